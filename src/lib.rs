@@ -1,0 +1,6 @@
+//! golden-catalog: one catalog of golden images for the VMs and Kubernetes workers of a Cozystack management cluster.
+//!
+//! `docs/architecture.md` is the map of these rooms.
+
+pub mod model;
+pub mod rules;

@@ -1,0 +1,196 @@
+//! Why a golden image is in the state it is in: one closed list, used as condition reason, event reason and metric label.
+
+use std::{fmt, time::Duration};
+
+/// Declares the reasons once: name, whether a retry can never help, and the remedy a person is given.
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident $(= $text:literal)? { terminal: $terminal:literal, remedy: $remedy:literal })*) => {
+        /// A reason in CamelCase, as Kubernetes conditions want it. It says what to do; the message says what happened.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Reason {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Reason {
+            /// Every reason, in the order of the documentation.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// The reason as it is written into conditions, events and metric labels.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => reasons!(@text $name $($text)?),)*
+                }
+            }
+
+            /// Whether the same input can never succeed, so that retrying is pointless until the spec changes.
+            pub const fn is_terminal(self) -> bool {
+                match self {
+                    $(Self::$name => $terminal,)*
+                }
+            }
+
+            /// What a person can do, as the last sentence of a message; empty where nothing needs doing.
+            pub const fn remedy(self) -> &'static str {
+                match self {
+                    $(Self::$name => $remedy,)*
+                }
+            }
+        }
+    };
+    (@text $name:ident $text:literal) => { $text };
+    (@text $name:ident) => { stringify!($name) };
+}
+
+reasons! {
+    // The states of a healthy image.
+    /// The spec is sane.
+    Accepted { terminal: false, remedy: "" }
+    /// Upstream answered and what it offers is known.
+    Resolved { terminal: false, remedy: "" }
+    /// Upstream is being asked what it has.
+    Resolving { terminal: false, remedy: "" }
+    /// The bytes matched a known digest.
+    DigestMatches { terminal: false, remedy: "" }
+    /// No digest is known for the bytes; their structure is whole.
+    StructureChecked { terminal: false, remedy: "" }
+    /// The golden was made by someone else and taken over as it is.
+    Adopted { terminal: false, remedy: "" }
+    /// The artifact is being downloaded and verified.
+    Fetching { terminal: false, remedy: "" }
+    /// Waiting for its turn: a limit on parallel work is reached (R11).
+    Queued { terminal: false, remedy: "" }
+    /// CDI is importing the golden.
+    Importing { terminal: false, remedy: "" }
+    /// The golden can be cloned.
+    Ready { terminal: false, remedy: "" }
+    /// `spec.suspend` is set.
+    Suspended { terminal: false, remedy: "Set `spec.suspend: false` to go on." }
+
+    // R9: what upstream sent.
+    /// Upstream has no such file.
+    NotFound { terminal: false, remedy: "Check the address or version; it is asked again and heals by itself when the file appears." }
+    /// Upstream wants credentials, or refuses the ones given.
+    Unauthorized { terminal: false, remedy: "Name a Secret with valid credentials in `credentialsSecretRef`." }
+    /// Upstream knows us and refuses.
+    Forbidden { terminal: false, remedy: "Give the account in `credentialsSecretRef` access to the file, or use another address." }
+    /// Upstream asks us to come back later.
+    RateLimited { terminal: false, remedy: "Retried when upstream said; a mirror or credentials raise the limit." }
+    /// Upstream cannot be reached or fails.
+    Unavailable { terminal: false, remedy: "Retried with a growing delay; check upstream, DNS and proxy, or configure a mirror." }
+    /// The TLS connection could not be trusted.
+    TLSFailed { terminal: false, remedy: "Put the upstream's CA into `caBundleRef`, or mend its certificate." }
+    /// An address, redirect or header that the daemon will not follow.
+    EgressRefused { terminal: false, remedy: "Use an address that does not lead to a private, loopback or metadata address." }
+    /// Upstream says the request itself is wrong.
+    InvalidSource { terminal: true, remedy: "Correct the entry: make a new one, since a source cannot be edited." }
+    /// The bytes are not whole.
+    Corrupt { terminal: false, remedy: "Fetched again; if it stays, upstream's file is damaged." }
+    /// The bytes are not the ones that were asked for.
+    DigestMismatch { terminal: true, remedy: "Nothing was imported. Check the digest against the publisher's, then make a new entry." }
+    /// The file holds no disk.
+    NotADiskImage { terminal: true, remedy: "Point the entry at a qcow2 or raw disk image." }
+    /// The file holds a disk in a form that is not supported.
+    UnsupportedFormat { terminal: true, remedy: "Convert it to qcow2 or raw (raw may be compressed with xz, zstd or gzip)." }
+    /// The file, or what it unpacks to, is larger than allowed.
+    TooLarge { terminal: true, remedy: "Use a smaller image, or raise the daemon's limit." }
+    /// The target is smaller than the disk.
+    SizeTooSmall { terminal: true, remedy: "Leave `size` empty, or make a new entry with at least the size named." }
+    /// The spool has no room.
+    SpoolFull { terminal: false, remedy: "Waits for room; enlarge the spool volume if it stays." }
+    /// The spool's volume fails.
+    SpoolFailed { terminal: false, remedy: "Check the spool's volume: it must be writable and whole." }
+
+    // Rules on entries and objects.
+    /// The object or entry is not of the accepted form.
+    InvalidEntry { terminal: true, remedy: "Correct the field named." }
+    /// A container image without a digest (R2).
+    UnpinnedReference { terminal: true, remedy: "Append `@sha256:<digest>` to the reference." }
+    /// Another image is the same one (R3).
+    DuplicateIdentity { terminal: true, remedy: "Remove this one; the image named serves both." }
+    /// A frozen field was edited (R4).
+    EntryEdited { terminal: false, remedy: "Restore the value, or make a new entry with a new name." }
+    /// A DataVolume of the golden's name belongs to someone else (R5).
+    NameConflict { terminal: false, remedy: "Delete or rename that DataVolume, or annotate it for adoption." }
+    /// Two targets are one StorageClass.
+    DuplicateClass { terminal: true, remedy: "Keep one target per StorageClass." }
+    /// A referenced ConfigMap or Secret, or a key in it, is missing.
+    ReferenceNotFound { terminal: false, remedy: "Create what is named; the image goes on by itself." }
+
+    // R10, R12: what storage and CDI did.
+    /// The cluster has no default StorageClass (R12).
+    NoDefaultClass { terminal: false, remedy: "Mark a StorageClass as default or name one in `storageClassName`; the import then starts by itself." }
+    /// The StorageClass does not exist.
+    ClassNotFound { terminal: false, remedy: "Create the StorageClass; the import then starts by itself." }
+    /// CDI is not installed.
+    CDINotFound { terminal: false, remedy: "Install CDI; the import then starts by itself." }
+    /// CDI refused or lost the DataVolume, or its import keeps failing.
+    ImportFailed { terminal: false, remedy: "See the message; the import is retried." }
+    /// The import has made no progress for its deadline.
+    ImportStalled { terminal: false, remedy: "Look at the importer pod in the catalog namespace; the import is retried." }
+    /// A ResourceQuota stops the import.
+    QuotaExceeded { terminal: false, remedy: "Raise the quota of the catalog namespace; an import needs about three times its size." }
+    /// The importer pod cannot be scheduled.
+    Unschedulable { terminal: false, remedy: "Free resources or mend the nodes; see the pod's events." }
+    /// CDI's import proxy stands between the importer and the spool.
+    ImportProxyInTheWay { terminal: false, remedy: "Add the spool's host to `noProxy` of CDIConfig's `importProxy`." }
+    /// The importer never asked the spool for the disk.
+    ImporterNotConnected { terminal: false, remedy: "Check network policies between the importer pods and the spool's Service." }
+    /// The importer does not trust the spool's certificate.
+    ImporterTLSFailed { terminal: false, remedy: "The spool's CA is written anew; if it stays, see the importer's log." }
+    /// The importer came with a wrong token.
+    ImporterUnauthorized { terminal: false, remedy: "The header Secret is written anew; if it stays, see the importer's log." }
+    /// The claim was lost.
+    ClaimLost { terminal: false, remedy: "The volume behind the golden is gone; restore it or delete the DataVolume to import anew." }
+    /// Another volume stands under the golden's name (R7).
+    GoldenReplaced { terminal: false, remedy: "Restore the recorded volume, or delete the DataVolume and make a new entry." }
+    /// The golden's DataVolume or PVC is being deleted.
+    GoldenTerminating { terminal: false, remedy: "It is made anew from the spool once it is gone." }
+    /// The golden's PVC is gone although it was Ready.
+    GoldenMissing { terminal: false, remedy: "It is not imported again silently: delete the DataVolume to have it made anew." }
+    /// A pod uses the golden (R26).
+    InUseByPod { terminal: false, remedy: "Stop the pod named: clones wait while it runs." }
+    /// The default StorageClass is another one than when the golden was made.
+    DefaultClassDrift { terminal: false, remedy: "Nothing changes for this golden; add a target for the new class if pools need it." }
+    /// Upstream now serves other bytes than were imported (R6).
+    UpstreamChanged { terminal: false, remedy: "Nothing is imported in place; make a new entry for the new bytes." }
+    /// The attempts are spent.
+    AttemptsSpent { terminal: true, remedy: "A slow retry goes on; the annotation `kubernetes-worker-image.cozystack.io/retry: <new value>` starts over now." }
+}
+
+impl Reason {
+    /// How long one of the reasons that usually heal (a file not published yet, a missing grant) may last before it
+    /// counts as terminal failure (R9).
+    pub const PATIENCE: Duration = Duration::from_secs(15 * 60);
+
+    /// Whether this is one of the reasons that count as terminal only after [`Self::PATIENCE`].
+    pub const fn is_terminal_in_time(self) -> bool {
+        matches!(self, Self::NotFound | Self::Unauthorized | Self::Forbidden)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl std::str::FromStr for Reason {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        Self::ALL.iter().copied().find(|reason| reason.as_str() == text).ok_or(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Reason;
+
+    #[test]
+    fn every_trouble_has_a_remedy_and_every_reason_reads_back() {
+        for reason in Reason::ALL {
+            assert_eq!(reason.as_str().parse(), Ok(*reason));
+            assert!(!reason.is_terminal() || !reason.remedy().is_empty(), "{reason}");
+        }
+    }
+}
