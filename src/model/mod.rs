@@ -6,18 +6,22 @@
 mod architecture;
 mod digest;
 mod identity;
+mod image;
 mod names;
 mod size;
 mod source;
 mod talos;
+mod volume;
 
 pub use architecture::Architecture;
 pub use digest::Digest;
 pub use identity::Identity;
+pub use image::{Image, OperatingSystemFacts, Target, Usage};
 pub use names::{ClassName, GoldenName, ImageName, Naming};
 pub use size::DiskSize;
 pub use source::{ContainerReference, HttpUrl, Schematic, Source, TalosFactory, public_url};
 pub use talos::{Platform, SchematicId, TalosVersion};
+pub use volume::VolumeMode;
 
 /// A value from outside that has not the accepted form.
 ///
@@ -39,11 +43,8 @@ impl InvalidValue {
 
     /// An error about `given`, which is shortened when it is very long.
     pub fn new(what: &'static str, given: &str, accepted: impl Into<String>) -> Self {
-        let given = if given.chars().count() > Self::SHOWN {
-            given.chars().take(Self::SHOWN).chain(['…']).collect()
-        } else {
-            given.to_owned()
-        };
+        let given =
+            if given.chars().count() > Self::SHOWN { given.chars().take(Self::SHOWN).chain(['…']).collect() } else { given.to_owned() };
         Self { what, given, accepted: accepted.into() }
     }
 }

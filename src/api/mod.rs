@@ -1,0 +1,16 @@
+//! The `GoldenImage` API, `cozystack.io/v1alpha1`: its types, its CRD.
+
+mod conditions;
+mod crd;
+mod parse;
+mod spec;
+mod status;
+
+pub use conditions::{ConditionSet, ConditionType, find_condition, is_true};
+pub use crd::{crd, crd_yaml};
+pub use parse::{FieldError, FieldErrors, parse_image};
+pub use spec::{
+    ConfigMapKeyReference, GoldenImage, GoldenImageSpec, HttpSource, OperatingSystem, SourceSpec, StorageSpec, TalosFactorySource,
+    TargetSpec,
+};
+pub use status::{ArtifactStatus, DiskStatus, FetchStatus, GoldenImageStatus, LastFailure, OperatingSystemStatus, TargetStatus};

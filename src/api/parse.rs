@@ -1,0 +1,252 @@
+//! From what a user wrote to values that cannot be wrong, with every field error at once.
+
+use std::fmt;
+
+use super::{GoldenImage, GoldenImageSpec, spec::SourceSpec};
+use crate::model::{
+    Architecture, ClassName, HttpUrl, Image, InvalidValue, OperatingSystemFacts, Platform, Schematic, SchematicId, Source, TalosFactory,
+    Target, Usage,
+};
+
+/// One thing wrong with one field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldError {
+    /// The field's path from the object's root, such as `spec.source.http.url`.
+    pub field: String,
+    /// What is wrong and what would be accepted.
+    pub message: String,
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`: {}", self.field, self.message)
+    }
+}
+
+/// Everything that is wrong with an object.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+pub struct FieldErrors(pub Vec<FieldError>);
+
+/// Collects errors while parsing goes on, so that all are told at once.
+#[derive(Debug, Default)]
+pub(crate) struct Collector(Vec<FieldError>);
+
+impl Collector {
+    pub(crate) fn push(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.0.push(FieldError { field: field.into(), message: message.into() });
+    }
+
+    /// The parsed value, or an error on record and `None`.
+    pub(crate) fn take<T>(&mut self, field: &str, result: Result<T, InvalidValue>) -> Option<T> {
+        result.map_err(|error| self.push(field, error.to_string())).ok()
+    }
+
+    pub(crate) fn parse<T: std::str::FromStr<Err = InvalidValue>>(&mut self, field: &str, text: Option<&str>) -> Option<T> {
+        self.take(field, text?.parse())
+    }
+
+    pub(crate) fn finish<T>(self, value: Option<T>) -> Result<T, FieldErrors> {
+        match value {
+            Some(value) if self.0.is_empty() => Ok(value),
+            _ => Err(FieldErrors(self.0)),
+        }
+    }
+}
+
+/// Parses a GoldenImage.
+///
+/// # Errors
+/// Every field that does not have the accepted form. The CRD refuses the same, but an object may have been stored under an
+/// older one.
+pub fn parse_image(object: &GoldenImage) -> Result<Image, FieldErrors> {
+    let mut errors = Collector::default();
+    let name = errors.parse("metadata.name", Some(object.metadata.name.as_deref().unwrap_or_default()));
+    let spec = &object.spec;
+    let source = parse_source(&spec.source, &mut errors);
+    let digest = errors.parse("spec.digest", spec.digest.as_deref());
+    let targets = parse_targets(spec, &mut errors);
+    let operating_system = source.as_ref().map(|source| operating_system(spec, source));
+    let image = (|| {
+        let (source, operating_system) = (source?, operating_system?);
+        let worker = matches!(source, Source::TalosFactory(_)) || operating_system.family.as_deref() == Some("kairos");
+        let mut usages = spec.usages.clone().unwrap_or_else(|| vec![if worker { Usage::Worker } else { Usage::VirtualMachine }]);
+        usages.sort_unstable();
+        usages.dedup();
+        Some(Image {
+            name: name?,
+            source,
+            digest,
+            ca_bundle: spec
+                .ca_bundle_ref
+                .as_ref()
+                .map(|reference| (reference.name.clone(), reference.key.clone().unwrap_or_else(|| "ca.crt".to_owned()))),
+            description: spec.description.clone(),
+            operating_system,
+            usages,
+            targets,
+            suspend: spec.suspend.unwrap_or(false),
+        })
+    })();
+    errors.finish(image)
+}
+
+fn parse_source(source: &SourceSpec, errors: &mut Collector) -> Option<Source> {
+    let architecture = |field: &str, text: &Option<String>, errors: &mut Collector| match text {
+        None => Some(Architecture::default()),
+        Some(text) => errors.parse(field, Some(text)),
+    };
+    match (&source.talos_factory, &source.http) {
+        (Some(talos), None) => {
+            let at = |field: &str| format!("spec.source.talosFactory.{field}");
+            let schematic = match (&talos.schematic_id, &talos.schematic) {
+                (Some(id), None) => errors.parse::<SchematicId>(&at("schematicID"), Some(id)).map(Schematic::Id),
+                (None, Some(document)) => schematic_document(&at("schematic"), document, errors),
+                _ => {
+                    errors.push(at("schematicID"), "exactly one of `schematicID` and `schematic` must be set");
+                    None
+                }
+            };
+            let version = errors.parse(&at("version"), Some(&talos.version));
+            let platform = match &talos.platform {
+                None => Some(Platform::default()),
+                Some(text) => errors.parse(&at("platform"), Some(text)),
+            };
+            let architecture = architecture(&at("architecture"), &talos.architecture, errors);
+            let factory_url = match &talos.factory_url {
+                None => Some(TalosFactory::default_factory()),
+                Some(text) => errors.parse::<HttpUrl>(&at("factoryURL"), Some(text)),
+            };
+            Some(Source::TalosFactory(TalosFactory {
+                schematic: schematic?,
+                version: version?,
+                platform: platform?,
+                architecture: architecture?,
+                secure_boot: talos.secure_boot.unwrap_or(false),
+                factory_url: factory_url?,
+            }))
+        }
+        (None, Some(http)) => {
+            let url = errors.parse("spec.source.http.url", Some(&http.url));
+            let architecture = architecture("spec.source.http.architecture", &http.architecture, errors);
+            Some(Source::Http { url: url?, architecture: architecture? })
+        }
+        _ => {
+            errors.push("spec.source", "exactly one of `talosFactory` and `http` must be set");
+            None
+        }
+    }
+}
+
+/// The longest schematic document that is posted, in bytes of JSON: far beyond any real one.
+const LONGEST_SCHEMATIC: usize = 64 << 10;
+
+fn schematic_document(field: &str, document: &serde_json::Value, errors: &mut Collector) -> Option<Schematic> {
+    if !document.is_object() {
+        errors.push(field, "must be a schematic document, such as `{customization: {}}`");
+        return None;
+    }
+    if document.to_string().len() > LONGEST_SCHEMATIC {
+        errors.push(field, "must be at most 64 KiB");
+        return None;
+    }
+    Some(Schematic::Document(document.clone()))
+}
+
+fn parse_targets(spec: &GoldenImageSpec, errors: &mut Collector) -> Vec<Target> {
+    let Some(storage) = &spec.storage else { return vec![Target::default()] };
+    if storage.targets.is_empty() || storage.targets.len() > 8 {
+        errors.push("spec.storage.targets", "must have 1 to 8 items");
+    }
+    let mut targets: Vec<Target> = Vec::new();
+    for (index, target) in storage.targets.iter().take(8).enumerate() {
+        let at = |field: &str| format!("spec.storage.targets[{index}].{field}");
+        let class = target.storage_class_name.as_deref().filter(|name| !name.is_empty());
+        let class: Option<ClassName> = errors.parse(&at("storageClassName"), class);
+        if targets.iter().any(|other| other.class == class) {
+            errors.push(at("storageClassName"), "each StorageClass may be named once");
+        }
+        targets.push(Target {
+            class,
+            size: errors.parse(&at("size"), target.size.as_deref()),
+            volume_mode: errors.parse(&at("volumeMode"), target.volume_mode.as_deref()),
+            access_modes: target.access_modes.clone().unwrap_or_default(),
+        });
+    }
+    targets
+}
+
+fn operating_system(spec: &GoldenImageSpec, source: &Source) -> OperatingSystemFacts {
+    let given = spec.operating_system.clone().unwrap_or_default();
+    let from_source = match source {
+        Source::TalosFactory(talos) => OperatingSystemFacts {
+            family: Some("talos".to_owned()),
+            name: Some("Talos".to_owned()),
+            version: Some(talos.version.to_string()),
+        },
+        Source::ContainerDisk { .. } | Source::Http { .. } => OperatingSystemFacts::default(),
+    };
+    OperatingSystemFacts {
+        family: given.family.or(from_source.family),
+        name: given.name.or(from_source.name),
+        version: given.version.or(from_source.version),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::parse_image;
+    use crate::{api::GoldenImage, model::Usage};
+
+    fn object(spec: Value) -> GoldenImage {
+        serde_json::from_value(
+            json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "a" }, "spec": spec }),
+        )
+        .expect("readable")
+    }
+
+    #[test]
+    fn defaults_follow_the_source() {
+        let talos =
+            parse_image(&object(json!({ "source": { "talosFactory": { "schematicID": "ce4c", "version": "v1.13.6" } } }))).expect("good");
+        assert_eq!(talos.usages, [Usage::Worker]);
+        assert_eq!(talos.operating_system.family.as_deref(), Some("talos"));
+        assert_eq!(talos.targets.len(), 1);
+        let http = parse_image(&object(json!({ "source": { "http": { "url": "https://example.org/a" } } }))).expect("good");
+        assert_eq!(http.usages, [Usage::VirtualMachine]);
+    }
+
+    #[test]
+    fn every_error_is_told_at_once_with_its_field() {
+        let errors = parse_image(&object(json!({
+            "source": { "talosFactory": { "schematicID": "A", "version": "1.13.6", "architecture": "x86_64" } },
+            "digest": "sha256:00",
+            "storage": { "targets": [{ "size": "-1" }, { "storageClassName": "a", "volumeMode": "block" }] },
+        })))
+        .expect_err("bad");
+        let fields: Vec<_> = errors.0.iter().map(|error| error.field.as_str()).collect();
+        assert_eq!(
+            fields,
+            [
+                "spec.source.talosFactory.schematicID",
+                "spec.source.talosFactory.version",
+                "spec.source.talosFactory.architecture",
+                "spec.digest",
+                "spec.storage.targets[0].size",
+                "spec.storage.targets[1].volumeMode",
+            ]
+        );
+        assert!(errors.to_string().contains("write `v1.13.6`"), "{errors}");
+    }
+
+    #[test]
+    fn a_source_has_exactly_one_member() {
+        for source in
+            [json!({}), json!({ "http": { "url": "https://a.example/" }, "talosFactory": { "schematicID": "a", "version": "v1.0.0" } })]
+        {
+            assert!(parse_image(&object(json!({ "source": source }))).is_err());
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! What a user writes. Strings stay strings here so that one odd stored object cannot stop a list from being read;
+//! [`super::parse_image`] turns them into values that cannot be wrong.
+
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+use super::status::GoldenImageStatus;
+use crate::model::Usage;
+
+/// A disk image that the daemon fetches once, verifies, and imports into one golden volume per StorageClass.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[kube(
+    group = "cozystack.io",
+    version = "v1alpha1",
+    kind = "GoldenImage",
+    plural = "goldenimages",
+    shortname = "gi",
+    category = "cozystack",
+    status = "GoldenImageStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    doc = "GoldenImage is a disk image that is fetched once, verified, and imported once per StorageClass into a golden volume. Worker and VM disks are then clones of that volume.",
+    printcolumn(name = "OS", type_ = "string", json_path = ".status.operatingSystem.name"),
+    printcolumn(name = "Version", type_ = "string", json_path = ".status.operatingSystem.version"),
+    printcolumn(name = "Class", type_ = "string", json_path = ".status.targets[*].storageClassName"),
+    printcolumn(name = "Size", type_ = "string", json_path = ".status.disk.virtualSize"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].message",
+        priority = 1
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("self.metadata.name.size() <= 63").message("metadata.name must be at most 63 characters, because it is also a label value"),
+    validation = Rule::new(
+        "!has(oldSelf.status) || !has(oldSelf.status.targets) || !oldSelf.status.targets.exists(t, has(t.golden)) || (has(self.spec.storage) == has(oldSelf.spec.storage) && (!has(oldSelf.spec.storage) || oldSelf.spec.storage.targets.all(o, self.spec.storage.targets.exists(n, (has(n.storageClassName) ? n.storageClassName : '') == (has(o.storageClassName) ? o.storageClassName : '') && has(n.size) == has(o.size) && (!has(o.size) || quantity(n.size).compareTo(quantity(o.size)) == 0) && has(n.volumeMode) == has(o.volumeMode) && (!has(o.volumeMode) || n.volumeMode == o.volumeMode) && has(n.accessModes) == has(o.accessModes) && (!has(o.accessModes) || n.accessModes == o.accessModes)))))"
+    )
+    .message("spec.storage.targets: a target whose golden exists cannot be edited or removed (R4): add a target for another class, or make a new image with a new name")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(oldSelf.digest) || (has(self.digest) && self.digest == oldSelf.digest)")
+    .message("digest is immutable once set (R4): make a new image with a new name"))]
+#[x_kube(validation = Rule::new("has(oldSelf.usages) == has(self.usages) && (!has(oldSelf.usages) || oldSelf.usages == self.usages)")
+    .message("usages is immutable, because the golden's name depends on it (R4): make a new image with a new name"))]
+pub struct GoldenImageSpec {
+    /// Where the disk image comes from. Exactly one member; immutable: a new version is a new GoldenImage.
+    #[x_kube(validation = Rule::new("self == oldSelf").message("source is immutable (R4): make a new image with a new name"))]
+    pub source: SourceSpec,
+
+    /// The expected sha256 of the bytes as downloaded, as `sha256:<64 hex>`. Without it the structure of the image is checked and what was fetched is recorded. Immutable once set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
+    pub digest: Option<String>,
+
+    /// A ConfigMap in the daemon's namespace whose key holds PEM certificates to trust for this image's upstream, besides the system's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_bundle_ref: Option<ConfigMapKeyReference>,
+
+    /// A line for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub description: Option<String>,
+
+    /// What is on the disk. For Talos images it follows from the source when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operating_system: Option<OperatingSystem>,
+
+    /// Who may be offered the image: `Worker` (Kubernetes worker pools), `VirtualMachine`. Default: `[Worker]` for Talos and Kairos, otherwise `[VirtualMachine]`. Immutable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 2))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub usages: Option<Vec<Usage>>,
+
+    /// Where the image is kept. Default: one golden in the cluster's default StorageClass, sized from the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<StorageSpec>,
+
+    /// Set to true to start nothing new for this image. What is there stays, and stays clonable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspend: Option<bool>,
+}
+
+/// Where a disk image comes from: exactly one member.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("(has(self.talosFactory) ? 1 : 0) + (has(self.http) ? 1 : 0) == 1")
+    .message("exactly one of talosFactory and http must be set"))]
+pub struct SourceSpec {
+    /// A disk image built by a Talos Image Factory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub talos_factory: Option<TalosFactorySource>,
+
+    /// A disk image behind a URL: qcow2, or raw; either may be compressed with xz, zstd or gzip.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpSource>,
+}
+
+/// A disk image built by a Talos Image Factory.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.schematicID) != has(self.schematic)")
+    .message("exactly one of schematicID and schematic must be set"))]
+pub struct TalosFactorySource {
+    /// The ID of a schematic that the factory knows.
+    #[serde(default, rename = "schematicID", skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[a-z0-9]{1,64}$"))]
+    pub schematic_id: Option<String>,
+
+    /// The schematic document itself. The daemon posts it to the factory and records the ID it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "free_form_object")]
+    pub schematic: Option<serde_json::Value>,
+
+    /// The Talos release, `vMAJOR.MINOR.PATCH`.
+    #[schemars(regex(pattern = r"^v(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})$"), length(max = 32))]
+    pub version: String,
+
+    /// The platform the image is made for. Default: `openstack`, which is what Cozystack's workers boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[a-z0-9]{1,32}$"))]
+    pub platform: Option<String>,
+
+    /// The CPU architecture. Default: `amd64`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "architecture_schema")]
+    pub architecture: Option<String>,
+
+    /// Whether the SecureBoot flavour is asked for. Default: false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secure_boot: Option<bool>,
+
+    /// The factory. Default: `https://factory.talos.dev`.
+    #[serde(default, rename = "factoryURL", skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^https?://[^/@\s]+(/[^@\s]*)?$"), length(max = 2048))]
+    pub factory_url: Option<String>,
+}
+
+/// A disk image behind a URL.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpSource {
+    /// An absolute `https://` or `http://` URL without credentials. Prefer one that names a dated build: a rolling URL is accepted with a warning.
+    #[schemars(regex(pattern = r"^https?://[^/@\s]+(/\S*)?$"), length(max = 2048))]
+    pub url: String,
+
+    /// The CPU architecture. Default: `amd64`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "architecture_schema")]
+    pub architecture: Option<String>,
+}
+
+/// A key of a ConfigMap in the daemon's namespace.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigMapKeyReference {
+    /// The ConfigMap's name.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// The key. Default: `ca.crt`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub key: Option<String>,
+}
+
+/// What is on the disk.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct OperatingSystem {
+    /// The family in lowercase: `talos`, `kairos`, `ubuntu`, `debian`, `windows`, …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$"))]
+    pub family: Option<String>,
+    /// The name for people, such as `Ubuntu`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub name: Option<String>,
+    /// The version, such as `24.04`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9_.+]{0,61}[A-Za-z0-9])?$"))]
+    pub version: Option<String>,
+}
+
+/// Where an image is kept.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct StorageSpec {
+    /// One golden per StorageClass. A clone needs a golden in its own class.
+    #[schemars(length(min = 1, max = 8))]
+    #[x_kube(validation = Rule::new("self.all(a, self.filter(b, (has(a.storageClassName) ? a.storageClassName : '') == (has(b.storageClassName) ? b.storageClassName : '')).size() == 1)")
+        .message("each StorageClass may be named once"))]
+    pub targets: Vec<TargetSpec>,
+}
+
+/// One golden of an image.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct TargetSpec {
+    /// The StorageClass. Empty or absent: the cluster's default, resolved once and recorded in status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub storage_class_name: Option<String>,
+
+    /// The size of the golden disk, such as `6Gi`. Absent: the image's virtual size, rounded up to a MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 32), regex(pattern = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?$"))]
+    #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))").message("must be a quantity above zero, such as 6Gi"))]
+    pub size: Option<String>,
+
+    /// `Block` or `Filesystem`. Absent: the first choice of the class's StorageProfile, recorded in status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "volume_mode_schema")]
+    pub volume_mode: Option<String>,
+
+    /// Access modes. Absent: the first choice of the class's StorageProfile, recorded in status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "access_modes_schema")]
+    pub access_modes: Option<Vec<String>>,
+}
+
+fn free_form_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true, "maxProperties": 8 })
+}
+
+fn architecture_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": "string", "enum": ["amd64", "arm64"] })
+}
+
+fn volume_mode_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": "string", "enum": ["Block", "Filesystem"] })
+}
+
+fn access_modes_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "array", "minItems": 1, "maxItems": 4, "x-kubernetes-list-type": "set",
+        "items": { "type": "string", "enum": ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"] },
+    })
+}

@@ -1,0 +1,203 @@
+//! What the daemon writes. Absent means not known yet.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+/// What the daemon knows of an image.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct GoldenImageStatus {
+    /// The generation of the spec that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+
+    /// What the image is whatever its name: 40 hex characters. Two images of one identity are one image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40))]
+    pub identity: Option<String>,
+
+    /// The schematic's ID, as given or as the factory answered.
+    #[serde(default, rename = "schematicID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub schematic_id: Option<String>,
+
+    /// What is on the disk, as given or as it follows from the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operating_system: Option<OperatingSystemStatus>,
+
+    /// The bytes that upstream served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact: Option<ArtifactStatus>,
+
+    /// The disk that importers are given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskStatus>,
+
+    /// How fetching goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fetch: Option<FetchStatus>,
+
+    /// One item per golden.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub targets: Vec<TargetStatus>,
+
+    /// The state of the image. `Ready` is True when every target can be cloned, `Available` when one can.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 24))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_string()]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// What is on the disk.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct OperatingSystemStatus {
+    /// The family in lowercase.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub family: Option<String>,
+    /// The name for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub name: Option<String>,
+    /// The version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub version: Option<String>,
+}
+
+/// The bytes that upstream served.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ArtifactStatus {
+    /// The sha256 of the bytes as downloaded.
+    #[schemars(length(max = 71))]
+    pub digest: String,
+    /// How many bytes were downloaded.
+    pub size_bytes: i64,
+    /// The format found in the bytes, such as `raw.xz`.
+    #[schemars(length(max = 32))]
+    pub format: String,
+    /// The URL after redirects, without credentials and query.
+    #[serde(default, rename = "resolvedURL", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2200))]
+    pub resolved_url: Option<String>,
+    /// The ETag that came with the bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub etag: Option<String>,
+    /// When upstream answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved_time: Option<Time>,
+}
+
+/// The verified disk that importers are given, always as qcow2.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct DiskStatus {
+    /// The sha256 of the qcow2 file. Frozen when the first import has succeeded.
+    #[schemars(length(max = 71))]
+    pub digest: String,
+    /// The size of the disk as a guest sees it.
+    #[schemars(length(max = 32))]
+    pub virtual_size: String,
+}
+
+/// How fetching goes.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct FetchStatus {
+    /// How often fetching was begun for this generation.
+    #[serde(default)]
+    pub attempts: i32,
+    /// When the running attempt began; absent when none runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_time: Option<Time>,
+    /// Not before this time will the next attempt begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_attempt_time: Option<Time>,
+    /// How much of the artifact is there, in steps of ten.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub progress_percent: Option<i32>,
+    /// When the present run of failures began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failing_since: Option<Time>,
+    /// The last failure, kept until a fetch succeeds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<LastFailure>,
+}
+
+/// A failure.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct LastFailure {
+    /// The reason, one of the documented list.
+    #[schemars(length(max = 64))]
+    pub reason: String,
+    /// What happened, and what to do.
+    #[schemars(length(max = 2048))]
+    pub message: String,
+    /// When.
+    pub time: Time,
+}
+
+/// One golden.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct TargetStatus {
+    /// The StorageClass, as resolved and frozen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub storage_class_name: Option<String>,
+    /// The StorageClass as the spec names it: empty for the cluster's default.
+    #[serde(default)]
+    #[schemars(length(max = 253))]
+    pub requested_class: String,
+    /// The size of the golden disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub size: Option<String>,
+    /// The volume mode, chosen once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub volume_mode: Option<String>,
+    /// The access modes, chosen once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4), inner(length(max = 32)))]
+    pub access_modes: Vec<String>,
+    /// The golden's name: its DataVolume and its PVC in the catalog namespace. Recorded before it is made, never reassigned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub golden: Option<String>,
+    /// The UID of the golden's PVC when it became Ready. Another volume under the name is not this golden.
+    #[serde(default, rename = "claimUID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub claim_uid: Option<String>,
+    /// How often an import was begun.
+    #[serde(default)]
+    pub attempts: i32,
+    /// When the running import began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_time: Option<Time>,
+    /// When the running import last made progress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress_time: Option<Time>,
+    /// Not before this time will the next import begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_attempt_time: Option<Time>,
+    /// How far the import is, in steps of ten.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub progress_percent: Option<i32>,
+    /// The last failure, kept until the golden is Ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<LastFailure>,
+    /// The state of this golden.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_string()]))]
+    pub conditions: Vec<Condition>,
+}

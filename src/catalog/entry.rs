@@ -1,0 +1,362 @@
+//! Entries: the flat, short form in which a hoster lists images.
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    api::{FieldError, FieldErrors, GoldenImage, GoldenImageSpec, parse_image},
+    model::{Image, ImageName},
+};
+
+/// A list of images as values or the ConfigMap hold it.
+#[derive(Debug, Clone, Default)]
+pub struct List {
+    /// The entries in their order; a bad one does not hide the others.
+    pub entries: Vec<Result<Entry, EntryError>>,
+}
+
+/// One image of the list.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// Its place in `images[]`, from zero.
+    pub index: usize,
+    /// The GoldenImage's name, given or derived.
+    pub name: ImageName,
+    /// The GoldenImage's spec.
+    pub spec: GoldenImageSpec,
+    /// The same, parsed.
+    pub image: Image,
+}
+
+/// A bad entry.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("images[{index}]{}: {errors}", .name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default())]
+pub struct EntryError {
+    /// Its place in `images[]`, from zero.
+    pub index: usize,
+    /// Its name, if one was given.
+    pub name: Option<String>,
+    /// What is wrong, by field of the entry.
+    pub errors: FieldErrors,
+}
+
+/// A list that cannot be read at all.
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    /// Not YAML.
+    #[error("the image list is not valid YAML: {0}")]
+    Syntax(String),
+    /// Not of the form of a list.
+    #[error("`{field}` must be {accepted}")]
+    Form {
+        /// The field.
+        field: &'static str,
+        /// The accepted form.
+        accepted: &'static str,
+    },
+}
+
+/// The longest list that is read: far beyond any real one, and below what a ConfigMap can hold (1 MiB).
+const LONGEST_LIST: usize = 1 << 20;
+
+/// Reads `images[]` and its defaults from a values file or from the ConfigMap's `images.yaml`.
+///
+/// Other top-level keys belong to the rest of the chart and are not looked at.
+///
+/// # Errors
+/// When the text is not YAML or `images` is not a list. Bad entries are in the list, not an error.
+pub fn read_list(text: &str) -> Result<List, ListError> {
+    if text.len() > LONGEST_LIST {
+        return Err(ListError::Form { field: "images", accepted: "at most 1 MiB of YAML" });
+    }
+    if text.trim().is_empty() {
+        return Ok(List::default());
+    }
+    let root: Value = serde_saphyr::from_str(text).map_err(|error| ListError::Syntax(error.to_string()))?;
+    let Some(root) = root.as_object() else {
+        return Err(ListError::Form { field: "images.yaml", accepted: "a map with the key `images`" });
+    };
+    let images = match root.get("images") {
+        None | Some(Value::Null) => return Ok(List::default()),
+        Some(Value::Array(images)) => images,
+        Some(_) => return Err(ListError::Form { field: "images", accepted: "a list of entries" }),
+    };
+    let defaults = Defaults {
+        storage_class: text_of(root.get("storageClass")).filter(|class| !class.is_empty()),
+        factory_url: text_of(root.get("factoryURL").or_else(|| root.get("imageFactoryURL"))).filter(|url| !url.is_empty()),
+    };
+    let entries = images.iter().enumerate().map(|(index, entry)| read_entry(index, entry, &defaults)).collect();
+    Ok(List { entries })
+}
+
+/// What the list gives to each entry that does not say otherwise.
+#[derive(Debug, Default)]
+struct Defaults {
+    storage_class: Option<String>,
+    factory_url: Option<String>,
+}
+
+/// Keys of an entry, with the place in a GoldenImage's spec where errors about them are found.
+const TALOS_KEYS: [&str; 7] = ["schematicID", "schematic", "version", "platform", "architecture", "secureBoot", "factoryURL"];
+const SPEC_KEYS: [&str; 6] = ["digest", "caBundleRef", "description", "operatingSystem", "usages", "suspend"];
+const OTHER_KEYS: [&str; 6] = ["name", "url", "storage", "storageClass", "os", "imageFactoryURL"];
+
+fn text_of(value: Option<&Value>) -> Option<String> {
+    match value? {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry, EntryError> {
+    let Some(entry) = value.as_object() else {
+        let errors = FieldErrors(vec![FieldError { field: format!("images[{index}]"), message: "must be a map of fields".into() }]);
+        return Err(EntryError { index, name: None, errors });
+    };
+    let given_name = entry.get("name").and_then(Value::as_str).map(str::to_owned);
+    let fail = |errors| EntryError { index, name: given_name.clone(), errors: FieldErrors(errors) };
+    let mut errors = Vec::new();
+
+    let known = |key: &str| TALOS_KEYS.contains(&key) || SPEC_KEYS.contains(&key) || OTHER_KEYS.contains(&key);
+    for key in entry.keys().filter(|key| !known(key)) {
+        errors.push(FieldError { field: key.clone(), message: unknown_key(key) });
+    }
+    let source = source_of(entry, defaults, &mut errors);
+    let mut spec = Map::new();
+    spec.insert("source".into(), source);
+    for key in SPEC_KEYS {
+        if let Some(value) = entry.get(key).filter(|value| !value.is_null()) {
+            spec.insert(key.into(), value.clone());
+        }
+    }
+    if let Some(os) = entry.get("os").filter(|os| !os.is_null()) {
+        if entry.contains_key("operatingSystem") {
+            errors.push(FieldError {
+                field: "os".into(),
+                message: "is the former spelling of `operatingSystem`: write only one of them".into(),
+            });
+        }
+        spec.insert("operatingSystem".into(), os.clone());
+    }
+    quoted_version(spec.get("operatingSystem"), &mut errors);
+    if let Some(storage) = storage_of(entry, defaults, &mut errors) {
+        spec.insert("storage".into(), storage);
+    }
+    if !errors.is_empty() {
+        return Err(fail(errors));
+    }
+
+    let spec: GoldenImageSpec = serde_json::from_value(Value::Object(spec))
+        .map_err(|error| fail(vec![FieldError { field: format!("images[{index}]"), message: error.to_string() }]))?;
+    let mut object = GoldenImage::new(given_name.as_deref().unwrap_or("unnamed"), spec);
+    let mut image = parse_image(&object).map_err(|FieldErrors(found)| fail(found.into_iter().map(in_terms_of_entry).collect()))?;
+    if given_name.is_none() {
+        let name = derived_name(&image).ok_or_else(|| {
+            fail(vec![FieldError {
+                field: "name".into(),
+                message: "must be given: only an entry with `schematicID` and `version` gets a name of its own".into(),
+            }])
+        })?;
+        object.metadata.name = Some(name.to_string());
+        image.name = name;
+    }
+    Ok(Entry { index, name: image.name.clone(), spec: object.spec, image })
+}
+
+/// `talos-<version>-<first twelve of the identity>`, the name of a Talos entry that gives none.
+fn derived_name(image: &Image) -> Option<ImageName> {
+    let crate::model::Source::TalosFactory(talos) = &image.source else { return None };
+    format!("talos-{}-{}", talos.version, image.identity(None)?.short()).parse().ok()
+}
+
+fn unknown_key(key: &str) -> String {
+    let near = |known: &&str| {
+        known.eq_ignore_ascii_case(key) || known.to_lowercase().replace(['-', '_'], "") == key.to_lowercase().replace(['-', '_'], "")
+    };
+    let all = || TALOS_KEYS.iter().chain(&SPEC_KEYS).chain(&OTHER_KEYS);
+    match all().copied().find(|known| near(known)) {
+        Some(known) => format!("is not a field of an entry: did you mean `{known}`?"),
+        None => "is not a field of an entry".to_owned(),
+    }
+}
+
+fn source_of(entry: &Map<String, Value>, defaults: &Defaults, errors: &mut Vec<FieldError>) -> Value {
+    let has = |key: &str| entry.get(key).is_some_and(|value| !value.is_null());
+    let kinds: Vec<_> = ["schematicID", "schematic", "url"].into_iter().filter(|key| has(key)).collect();
+    if kinds.len() != 1 {
+        let found = if kinds.is_empty() { "it has none".to_owned() } else { format!("it has `{}`", kinds.join("` and `")) };
+        errors.push(FieldError {
+            field: "url".into(),
+            message: format!("an entry has exactly one of `schematicID`, `schematic` and `url`; {found}"),
+        });
+    }
+    if has("url") {
+        for key in TALOS_KEYS.into_iter().filter(|key| !matches!(*key, "architecture" | "schematicID" | "schematic") && has(key)) {
+            errors.push(FieldError { field: key.into(), message: "belongs to Talos entries, not to one with `url`".into() });
+        }
+        let mut http = Map::new();
+        for key in ["url", "architecture"] {
+            if let Some(value) = entry.get(key).filter(|value| !value.is_null()) {
+                http.insert(key.into(), value.clone());
+            }
+        }
+        return json!({ "http": http });
+    }
+    let mut talos = Map::new();
+    for key in TALOS_KEYS {
+        if let Some(value) = entry.get(key).filter(|value| !value.is_null()) {
+            talos.insert(key.into(), value.clone());
+        }
+    }
+    if !talos.contains_key("version") {
+        errors.push(FieldError { field: "version".into(), message: "must be given, such as `v1.13.6`".into() });
+    }
+    if let Some(url) = text_of(entry.get("imageFactoryURL")).filter(|url| !url.is_empty()).or_else(|| defaults.factory_url.clone()) {
+        talos.entry("factoryURL").or_insert(Value::String(url));
+    }
+    json!({ "talosFactory": talos })
+}
+
+/// `storage: 20Gi` and `storageClass: replicated` are short for one target; the full form stands under `storage.targets`.
+fn storage_of(entry: &Map<String, Value>, defaults: &Defaults, errors: &mut Vec<FieldError>) -> Option<Value> {
+    let class = text_of(entry.get("storageClass")).filter(|class| !class.is_empty()).or_else(|| defaults.storage_class.clone());
+    let size = match entry.get("storage") {
+        None | Some(Value::Null) => None,
+        Some(Value::Object(storage)) => {
+            if entry.get("storageClass").is_some_and(|class| !class.is_null()) {
+                errors.push(FieldError {
+                    field: "storageClass".into(),
+                    message: "is short for one target: leave it out beside `storage.targets`".into(),
+                });
+            }
+            let mut storage = storage.clone();
+            // The list's default class is for targets too that name none.
+            if let (Some(class), Some(targets)) = (&defaults.storage_class, storage.get_mut("targets").and_then(Value::as_array_mut)) {
+                for target in targets.iter_mut().filter_map(Value::as_object_mut) {
+                    if !target.contains_key("storageClassName") {
+                        target.insert("storageClassName".into(), Value::String(class.clone()));
+                    }
+                }
+            }
+            return Some(Value::Object(storage));
+        }
+        Some(value) => match text_of(Some(value)) {
+            Some(size) => Some(size),
+            None => {
+                errors
+                    .push(FieldError { field: "storage".into(), message: "must be a size such as `20Gi`, or a map with `targets`".into() });
+                None
+            }
+        },
+    };
+    if class.is_none() && size.is_none() {
+        return None;
+    }
+    let mut target = Map::new();
+    if let Some(class) = class {
+        target.insert("storageClassName".into(), Value::String(class));
+    }
+    if let Some(size) = size {
+        target.insert("size".into(), Value::String(size));
+    }
+    Some(json!({ "targets": [target] }))
+}
+
+/// YAML reads a bare `24.10` as the number 24.1: a version must be quoted.
+fn quoted_version(os: Option<&Value>, errors: &mut Vec<FieldError>) {
+    if os.and_then(|os| os.get("version")).is_some_and(Value::is_number) {
+        errors.push(FieldError {
+            field: "os.version".into(),
+            message: "must be quoted: YAML reads it as a number and drops trailing zeros".into(),
+        });
+    }
+}
+
+/// Where a field of a GoldenImage comes from in an entry.
+fn in_terms_of_entry(error: FieldError) -> FieldError {
+    let field = error
+        .field
+        .trim_start_matches("spec.")
+        .trim_start_matches("source.talosFactory.")
+        .trim_start_matches("source.http.")
+        .replace("storage.targets[0].size", "storage")
+        .replace("storage.targets[0].storageClassName", "storageClass")
+        .replace("metadata.name", "name");
+    FieldError { field, message: error.message }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::read_list;
+
+    const ID: &str = "ce4c980550dd2ab1b17bbf2b08801c7eb59418eafe8f279833297925d67c7515";
+
+    #[test]
+    fn a_talos_entry_is_as_short_as_schematic_and_version() {
+        let list = read_list(&format!("images:\n- {{schematicID: {ID}, version: v1.13.6}}\n")).expect("list");
+        let entry = list.entries[0].as_ref().expect("good");
+        assert_eq!(entry.name.as_str(), "talos-v1.13.6-b5a1de36eb14");
+        assert_eq!(entry.image.targets.len(), 1);
+        assert!(entry.spec.storage.is_none());
+    }
+
+    #[test]
+    fn keys_of_the_former_charts_are_understood() {
+        let list = read_list(
+            "storageClass: replicated\nimages:\n- name: ubuntu-24.04\n  url: https://example.org/noble.img\n  storage: 20Gi\n  os: {family: ubuntu, name: Ubuntu, version: \"24.04\"}\n  architecture: amd64\n  description: Noble\n",
+        )
+        .expect("list");
+        let entry = list.entries[0].as_ref().expect("good");
+        let target = &entry.image.targets[0];
+        assert_eq!(target.class.as_ref().expect("class").as_str(), "replicated");
+        assert_eq!(target.size.expect("size").to_string(), "20Gi");
+        assert_eq!(entry.image.operating_system.version.as_deref(), Some("24.04"));
+    }
+
+    #[test]
+    fn one_bad_entry_hides_no_other() {
+        let list =
+            read_list(&format!("images:\n- {{name: A, url: nonsense}}\n- 5\n- {{schematicID: {ID}, version: v1.13.6}}\n")).expect("list");
+        assert_eq!(list.entries.iter().filter(|entry| entry.is_ok()).count(), 1);
+        let error = list.entries[0].as_ref().expect_err("bad").to_string();
+        assert!(error.contains("images[0] (A)") && error.contains("`name`") && error.contains("`url`"), "{error}");
+    }
+
+    #[rstest]
+    #[case("{name: a}", "exactly one of")]
+    #[case("{name: a, url: 'https://e.example/', schematicID: a, version: v1.0.0}", "it has `schematicID` and `url`")]
+    #[case("{schematicID: a}", "`version`: must be given")]
+    #[case("{schematicID: a, version: 1.13.6}", "write `v1.13.6`")]
+    #[case("{name: a, url: 'https://e.example/', schematicId: a}", "did you mean `schematicID`?")]
+    #[case("{name: a, url: 'https://e.example/', colour: red}", "is not a field of an entry")]
+    #[case("{name: a, url: 'https://e.example/', os: {version: 24.10}}", "must be quoted")]
+    #[case("{url: 'https://e.example/'}", "`name`: must be given")]
+    #[case("{name: a, url: 'https://e.example/', storage: 1e3Gi}", "`storage`")]
+    #[case("{name: a, url: 'https://e.example/', storage: -1Gi}", "`storage`")]
+    #[case("{name: a, url: 'https://u:p@e.example/'}", "credentialsSecretRef")]
+    #[case("{name: a, schematic: {customization: {}}}", "`version`: must be given")]
+    fn says_what_is_wrong_in_terms_of_the_entry(#[case] entry: &str, #[case] expected: &str) {
+        let list = read_list(&format!("images:\n- {entry}\n")).expect("list");
+        let error = list.entries[0].as_ref().expect_err(entry).to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+
+    #[rstest]
+    #[case("")]
+    #[case("images:\n")]
+    #[case("images: []\n")]
+    #[case("other: 1\n")]
+    fn an_empty_list_is_a_list(#[case] text: &str) {
+        assert!(read_list(text).expect("list").entries.is_empty());
+    }
+
+    #[rstest]
+    #[case("images: {a: b}\n")]
+    #[case("- a\n")]
+    #[case("images: [\n")]
+    fn what_is_no_list_is_told(#[case] text: &str) {
+        assert!(read_list(text).is_err());
+    }
+}

@@ -1,0 +1,9 @@
+//! From a list in values (or in the ConfigMap that the chart renders from it) to GoldenImages.
+//!
+//! A bad entry is told and stops nothing else: neither the other entries nor the release.
+
+mod entry;
+mod reconcile;
+
+pub use entry::{Entry, EntryError, List, ListError, read_list};
+pub use reconcile::{LISTED_IN, Listing, Plan, Problem, Step, plan};

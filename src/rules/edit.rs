@@ -1,0 +1,163 @@
+//! R3 and R4: what an image is cannot change under its name, and no two names are one image.
+
+use crate::model::{Image, Target};
+
+/// One edit of a frozen field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FrozenChange {
+    /// The field's path in the spec.
+    pub field: String,
+    /// The value that is frozen.
+    pub old: String,
+    /// The value that was asked for.
+    pub new: String,
+}
+
+/// R4: the edits of frozen fields from `old` to `new`. A quantity spelled another way is no edit; `digest` may be set once.
+///
+/// `golden_exists` freezes the targets too: before, a target may still be corrected.
+pub fn frozen_changes(old: &Image, new: &Image, golden_exists: bool) -> Vec<FrozenChange> {
+    let mut changes = Vec::new();
+    let mut compare = |field: &str, old: String, new: String| {
+        if old != new {
+            changes.push(FrozenChange { field: field.to_owned(), old, new });
+        }
+    };
+    for ((field, old), (_, new)) in source_fields(old).into_iter().zip(source_fields(new)) {
+        compare(field, old, new);
+    }
+    if let Some(digest) = &old.digest {
+        compare("digest", digest.to_string(), or_none(new.digest.as_ref()));
+    }
+    let usages = |image: &Image| image.usages.iter().map(|usage| usage.as_str()).collect::<Vec<_>>().join(", ");
+    compare("usages", usages(old), usages(new));
+    if golden_exists {
+        for target in &old.targets {
+            let class = target.class.as_ref().map_or("the default class", |class| class.as_str());
+            match new.targets.iter().find(|other| other.class == target.class) {
+                None => compare(&format!("storage.targets ({class})"), describe(target), "removed".to_owned()),
+                Some(other) => compare(&format!("storage.targets ({class})"), describe(target), describe(other)),
+            }
+        }
+    }
+    changes
+}
+
+/// R4's message about an entry or object: the fields, old → new, and the supported move.
+pub fn frozen_message(subject: &str, changes: &[FrozenChange]) -> String {
+    let list: Vec<_> = changes.iter().map(|change| format!("`{}`: {} → {}", change.field, change.old, change.new)).collect();
+    format!(
+        "{subject} was edited in fields that are frozen once its golden exists: {}. Nothing was changed. The supported move is a new entry (a new schematicID and version, or a new name) beside this one: move the pools to it, then retire this one.",
+        list.join("; ")
+    )
+}
+
+/// R3's message: `later` is the same image as `first`.
+pub fn duplicate_message(later: &str, first: &str, identity: &str) -> String {
+    format!("{later} is the same image as {first} (identity {identity}): remove one of them; {first} serves both.")
+}
+
+fn or_none(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "none".to_owned(), |value| value.to_string())
+}
+
+fn describe(target: &Target) -> String {
+    let mut text = target.size.map_or_else(|| "size of the image".to_owned(), |size| size.to_string());
+    if let Some(mode) = target.volume_mode {
+        text = format!("{text}, {mode}");
+    }
+    if !target.access_modes.is_empty() {
+        text = format!("{text}, {}", target.access_modes.join("+"));
+    }
+    text
+}
+
+fn source_fields(image: &Image) -> Vec<(&'static str, String)> {
+    use crate::model::{Schematic, Source};
+    let mut fields = vec![
+        ("schematicID", "none".to_owned()),
+        ("schematic", "none".to_owned()),
+        ("version", "none".to_owned()),
+        ("platform", "none".to_owned()),
+        ("secureBoot", "none".to_owned()),
+        ("factoryURL", "none".to_owned()),
+        ("reference", "none".to_owned()),
+        ("url", "none".to_owned()),
+        ("architecture", image.source.architecture().to_string()),
+    ];
+    let mut set = |name: &str, value: String| {
+        if let Some(field) = fields.iter_mut().find(|(field, _)| *field == name) {
+            field.1 = value;
+        }
+    };
+    match &image.source {
+        Source::TalosFactory(talos) => {
+            match &talos.schematic {
+                Schematic::Id(id) => set("schematicID", id.to_string()),
+                Schematic::Document(document) => set("schematic", document.to_string()),
+            }
+            set("version", talos.version.to_string());
+            set("platform", talos.platform.to_string());
+            set("secureBoot", talos.secure_boot.to_string());
+            set("factoryURL", talos.factory_url.public());
+        }
+        Source::ContainerDisk { reference, .. } => set("reference", reference.to_string()),
+        Source::Http { url, .. } => set("url", url.public()),
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::frozen_changes;
+    use crate::{api::parse_image, model::Image};
+
+    fn image(spec: Value) -> Image {
+        let object = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "a" }, "spec": spec });
+        parse_image(&serde_json::from_value(object).expect("readable")).expect("good")
+    }
+
+    fn http(url: &str, more: Value) -> Image {
+        let mut spec = json!({ "source": { "http": { "url": url } } });
+        spec.as_object_mut().expect("map").extend(more.as_object().expect("map").clone());
+        image(spec)
+    }
+
+    const URL: &str = "https://example.org/a";
+
+    #[rstest]
+    #[case(json!({}), json!({}), &[])]
+    #[case(json!({}), json!({ "description": "new" }), &[])]
+    #[case(json!({ "storage": { "targets": [{ "size": "6Gi" }] } }), json!({ "storage": { "targets": [{ "size": "6144Mi" }] } }), &[])]
+    #[case(json!({ "storage": { "targets": [{ "size": "6Gi" }] } }), json!({ "storage": { "targets": [{ "size": "6Gi" }, { "storageClassName": "local" }] } }), &[])]
+    #[case(json!({ "storage": { "targets": [{ "size": "6Gi" }] } }), json!({ "storage": { "targets": [{ "size": "7Gi" }] } }), &["storage.targets (the default class)"])]
+    #[case(json!({ "storage": { "targets": [{ "storageClassName": "a" }] } }), json!({ "storage": { "targets": [{ "storageClassName": "b" }] } }), &["storage.targets (a)"])]
+    #[case(json!({}), json!({ "digest": format!("sha256:{}", "0".repeat(64)) }), &[])]
+    #[case(json!({ "digest": format!("sha256:{}", "0".repeat(64)) }), json!({}), &["digest"])]
+    #[case(json!({}), json!({ "usages": ["Worker"] }), &["usages"])]
+    fn r4_knows_an_edit_from_another_spelling(#[case] old: Value, #[case] new: Value, #[case] fields: &[&str]) {
+        let changes = frozen_changes(&http(URL, old), &http(URL, new), true);
+        assert_eq!(changes.iter().map(|change| change.field.as_str()).collect::<Vec<_>>(), fields);
+    }
+
+    #[test]
+    fn r4_names_old_and_new() {
+        let talos = |version: &str| image(json!({ "source": { "talosFactory": { "schematicID": "ce4c", "version": version } } }));
+        let changes = frozen_changes(&talos("v1.13.6"), &talos("v1.13.7"), true);
+        assert_eq!((changes[0].field.as_str(), changes[0].old.as_str(), changes[0].new.as_str()), ("version", "v1.13.6", "v1.13.7"));
+        assert_eq!(
+            frozen_changes(&talos("v1.13.6"), &http(URL, json!({})), true).iter().map(|c| c.field.as_str()).collect::<Vec<_>>(),
+            ["schematicID", "version", "platform", "secureBoot", "factoryURL", "url", "usages"]
+        );
+    }
+
+    #[test]
+    fn before_a_golden_exists_a_target_may_be_corrected() {
+        let small = http(URL, json!({ "storage": { "targets": [{ "size": "1Gi" }] } }));
+        let large = http(URL, json!({ "storage": { "targets": [{ "size": "6Gi" }] } }));
+        assert_eq!(frozen_changes(&small, &large, false), []);
+    }
+}
