@@ -4,5 +4,6 @@
 
 pub mod api;
 pub mod catalog;
+pub mod golden;
 pub mod model;
 pub mod rules;

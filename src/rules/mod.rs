@@ -4,7 +4,11 @@
 //! one function, one message and one test table.
 
 mod edit;
+mod import;
 mod reason;
+mod rolling;
 
 pub use edit::{FrozenChange, duplicate_message, frozen_changes, frozen_message};
+pub use import::{CdiCondition, ImportFacts, ImporterFacts, import_trouble};
 pub use reason::Reason;
+pub use rolling::moving_source_warnings;

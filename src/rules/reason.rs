@@ -109,6 +109,8 @@ reasons! {
     DuplicateIdentity { terminal: true, remedy: "Remove this one; the image named serves both." }
     /// A frozen field was edited (R4).
     EntryEdited { terminal: false, remedy: "Restore the value, or make a new entry with a new name." }
+    /// The entry is no longer in the list.
+    Unlisted { terminal: false, remedy: "" }
     /// A DataVolume of the golden's name belongs to someone else (R5).
     NameConflict { terminal: false, remedy: "Delete or rename that DataVolume, or annotate it for adoption." }
     /// Two targets are one StorageClass.

@@ -1,0 +1,16 @@
+//! One golden image from spec to Ready: observe → decide → act.
+//!
+//! [`decide`] is pure: what was observed, the settings and the time give a status, actions and a wake-up. It reads like the
+//! life of an image. Applied once, it gives no actions. `observe` and `act` are the edges.
+
+mod decide;
+mod fetch;
+mod observed;
+mod summary;
+mod target;
+
+pub use decide::{Action, Decision, ImportOrder, Note, Wants, decide};
+pub use observed::{
+    ClaimView, ClassChoice, ClassFound, DataVolumeView, FetchView, GoldenView, GrantView, Metadata, Observed, ObservedTarget, Permits,
+    Reference, Settings, SpooledView, UpstreamView,
+};
