@@ -8,6 +8,8 @@ mod fetch;
 mod observed;
 mod summary;
 mod target;
+#[cfg(test)]
+mod tests;
 
 pub use decide::{Action, Decision, ImportOrder, Note, Wants, decide};
 pub use observed::{

@@ -128,10 +128,11 @@ mod tests {
 
     #[test]
     fn r10_what_the_spool_knows_comes_first() {
+        let none = CdiCondition::default();
         let error = CdiCondition { status: Some(false), reason: "Error".into(), message: "x509".into() };
         let facts = |importer| ImportFacts {
             phase: "ImportInProgress",
-            bound: &CdiCondition { status: None, reason: String::new(), message: String::new() },
+            bound: &none,
             running: &error,
             restarts: 1,
             importer,
