@@ -7,3 +7,4 @@ pub mod catalog;
 pub mod golden;
 pub mod model;
 pub mod rules;
+pub mod world;

@@ -5,13 +5,18 @@
 
 mod decide;
 mod fetch;
+pub mod manifest;
 mod observed;
+mod pacer;
+mod queue;
 mod summary;
 mod target;
 #[cfg(test)]
 mod tests;
 
 pub use decide::{Action, Decision, ImportOrder, Note, Wants, decide};
+pub use pacer::Pacer;
+pub use queue::Queue;
 pub use observed::{
     ClaimView, ClassChoice, ClassFound, DataVolumeView, FetchView, GoldenView, GrantView, Metadata, Observed, ObservedTarget, Permits,
     Reference, Settings, SpooledView, UpstreamView,

@@ -4,11 +4,11 @@ use std::{fmt, time::Duration};
 
 /// Declares the reasons once: name, whether a retry can never help, and the remedy a person is given.
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident $(= $text:literal)? { terminal: $terminal:literal, remedy: $remedy:literal })*) => {
+    ($(#[doc = $doc:literal] $name:ident $(= $text:literal)? { terminal: $terminal:literal, remedy: $remedy:literal })*) => {
         /// A reason in CamelCase, as Kubernetes conditions want it. It says what to do; the message says what happened.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Reason {
-            $($(#[$doc])* $name,)*
+            $(#[doc = $doc] $name,)*
         }
 
         impl Reason {
@@ -19,6 +19,13 @@ macro_rules! reasons {
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$name => reasons!(@text $name $($text)?),)*
+                }
+            }
+
+            /// What the reason means, as a sentence.
+            pub const fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$name => $doc.trim_ascii(),)*
                 }
             }
 

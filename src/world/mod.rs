@@ -1,0 +1,9 @@
+//! What the cluster looks like: watches with their ages, and small stores of the facts that decisions need.
+
+mod kinds;
+mod store;
+mod watch;
+
+pub use kinds::{CrdFacts, InstalledKinds, run_while_installed};
+pub use store::{Change, Store, StoreState};
+pub use watch::{Pulse, Sink, WatchSettings, feed};
