@@ -2,5 +2,7 @@
 //!
 //! `docs/architecture.md` is the map of these rooms.
 
+pub mod foreign;
 pub mod model;
 pub mod rules;
+pub mod world;

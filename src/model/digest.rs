@@ -104,7 +104,14 @@ mod tests {
     #[test]
     fn refuses_other_algorithms_lengths_and_cases() {
         let hex = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-        for bad in ["", hex, &format!("sha512:{hex}"), &format!("sha256:{}", hex.to_uppercase()), &format!("sha256:{hex}0"), &format!("sha256: {hex}")] {
+        for bad in [
+            "",
+            hex,
+            &format!("sha512:{hex}"),
+            &format!("sha256:{}", hex.to_uppercase()),
+            &format!("sha256:{hex}0"),
+            &format!("sha256: {hex}"),
+        ] {
             assert!(bad.parse::<Digest>().is_err(), "{bad}");
         }
     }

@@ -117,7 +117,9 @@ mod tests {
 
     #[test]
     fn a_document_has_the_identity_of_its_resolved_id() {
-        let Source::TalosFactory(mut by_document) = talos(AGENT, "v1.13.6", "openstack", Architecture::Amd64, false) else { unreachable!() };
+        let Source::TalosFactory(mut by_document) = talos(AGENT, "v1.13.6", "openstack", Architecture::Amd64, false) else {
+            unreachable!()
+        };
         by_document.schematic = Schematic::Document(serde_json::json!({"customization": {}}));
         let source = Source::TalosFactory(by_document);
         assert_eq!(Identity::of(&source, None), None);

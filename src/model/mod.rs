@@ -39,11 +39,8 @@ impl InvalidValue {
 
     /// An error about `given`, which is shortened when it is very long.
     pub fn new(what: &'static str, given: &str, accepted: impl Into<String>) -> Self {
-        let given = if given.chars().count() > Self::SHOWN {
-            given.chars().take(Self::SHOWN).chain(['…']).collect()
-        } else {
-            given.to_owned()
-        };
+        let given =
+            if given.chars().count() > Self::SHOWN { given.chars().take(Self::SHOWN).chain(['…']).collect() } else { given.to_owned() };
         Self { what, given, accepted: accepted.into() }
     }
 }

@@ -143,7 +143,13 @@ mod tests {
     #[case(http(), true, false, None, "vm-default-images-image-1.0")]
     #[case(http(), false, true, None, "kairos-worker-image-1.0")]
     #[case(http(), false, false, Some("replicated"), "golden-image-1.0-replicated")]
-    fn names_by_the_contract(#[case] source: Source, #[case] vm: bool, #[case] kairos: bool, #[case] class: Option<&str>, #[case] name: &str) {
+    fn names_by_the_contract(
+        #[case] source: Source,
+        #[case] vm: bool,
+        #[case] kairos: bool,
+        #[case] class: Option<&str>,
+        #[case] name: &str,
+    ) {
         let image: ImageName = "image-1.0".parse().expect("name");
         let class = class.map(|class| class.parse::<ClassName>().expect("class"));
         let naming = Naming { source: &source, resolved: None, image: &image, for_virtual_machines: vm, is_kairos: kairos };

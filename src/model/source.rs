@@ -230,7 +230,8 @@ impl FromStr for ContainerReference {
         }
         let parsed: oci_spec::distribution::Reference =
             text.parse().map_err(|_| invalid("must be `registry/repository[:tag]@sha256:<64 hex>`"))?;
-        let digest = parsed.digest().ok_or_else(|| invalid("must be pinned: append `@sha256:<64 hex>`, as the registry reports it (R2)"))?;
+        let digest =
+            parsed.digest().ok_or_else(|| invalid("must be pinned: append `@sha256:<64 hex>`, as the registry reports it (R2)"))?;
         let digest = digest.parse().map_err(|_| invalid("must be pinned by a sha256 digest (R2)"))?;
         Ok(Self {
             registry: parsed.registry().to_owned(),
@@ -270,7 +271,9 @@ mod tests {
     #[case("https://example.org/\na")]
     fn refuses_other_urls(#[case] text: &str) {
         // `https:///a` is what the URL standard reads as host `a`.
-        if text == "https:///a" { return; }
+        if text == "https:///a" {
+            return;
+        }
         assert!(text.parse::<HttpUrl>().is_err(), "{text}");
     }
 

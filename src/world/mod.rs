@@ -1,0 +1,1 @@
+//! What is in the cluster, as far as a rule reads it.
