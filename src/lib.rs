@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod catalog;
+pub mod foreign;
 pub mod golden;
 pub mod model;
 pub mod rules;

@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 //! The `golden-catalog` binary: parses the command line, runs one command, and turns its outcome into an exit code.
 
 use std::process::ExitCode;
@@ -7,3 +8,6 @@ use clap::Parser as _;
 fn main() -> ExitCode {
     golden_catalog::cli::main(golden_catalog::cli::Arguments::parse())
 }
+=======
+fn main() {}
+>>>>>>> rules
