@@ -53,7 +53,9 @@ impl Cluster {
         loop {
             match api.patch(name, &parameters, &Patch::Apply(object)).await {
                 // The server's way to say that it is still filling its cache of a new kind.
-                Err(kube::Error::Api(status)) if status.code == 429 && Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(100)).await,
+                Err(kube::Error::Api(status)) if status.code == 429 && Instant::now() < deadline => {
+                    tokio::time::sleep(Duration::from_millis(100)).await
+                }
                 answer => return answer,
             }
         }
@@ -82,7 +84,7 @@ impl Cluster {
 
     async fn discover(&self, gvk: &GroupVersionKind) -> (ApiResource, Scope) {
         let client = self.admin();
-        super::eventually(&format!("{}/{} {} is served", gvk.group, gvk.version, gvk.kind), async || {
+        super::eventually(&format!("{}/{} {} is served", gvk.group, gvk.version, gvk.kind), || async {
             let (resource, capabilities) = discovery::pinned_kind(&client, gvk).await.map_err(|error| error.to_string())?;
             Ok((resource, capabilities.scope))
         })

@@ -86,7 +86,7 @@ impl Cluster {
         let before = std::fs::metadata(self.control_plane().audit_log()).map(|m| m.len()).unwrap_or_default();
         let request = http::Request::get(&fence).body(Vec::new()).expect("a request for /version");
         self.admin().request_text(request).await.expect("ask for the version");
-        super::eventually("the audit log has the last request", async || {
+        super::eventually("the audit log has the last request", || async {
             let text = self.read_audit(before);
             if text.contains(&fence) && text.ends_with('\n') { Ok(()) } else { Err("not yet".to_owned()) }
         })

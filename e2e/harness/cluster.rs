@@ -1,8 +1,7 @@
 //! A cluster as tests see it: clients, identities, objects, command-line tools.
 
-use super::{
-    Needs, Options, ScratchDir, control_plane::ADMIN_TOKEN, control_plane::ControlPlane, scratch_dir, tools, unique,
-};
+use super::{Needs, Options, ScratchDir, control_plane::ADMIN_TOKEN, control_plane::ControlPlane, scratch_dir, tools, unique};
+use futures::FutureExt;
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
     core::v1::{Namespace, ServiceAccount},
@@ -15,7 +14,7 @@ use kube::{
 use std::{
     ffi::OsStr,
     ops::Deref,
-    panic::Location,
+    panic::{AssertUnwindSafe, Location},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
@@ -24,7 +23,7 @@ use std::{
 /// The one cluster of a test binary, started by the first test that asks for it.
 pub struct Shared {
     options: fn() -> Options,
-    cluster: tokio::sync::OnceCell<Result<Cluster, String>>,
+    cluster: tokio::sync::OnceCell<Result<Cluster, ()>>,
 }
 
 impl Shared {
@@ -41,14 +40,10 @@ impl Shared {
             if !met {
                 return None;
             }
-            let start = async {
-                // In a task, so that a panic is kept and each further test fails at once instead of trying again.
-                tokio::spawn(Cluster::start((self.options)())).await.map_err(|panic| panic.to_string())
-            };
-            match self.cluster.get_or_init(|| start).await {
-                Ok(cluster) => Some(cluster),
-                Err(reason) => panic!("the test cluster did not start: {reason}"),
-            }
+            // A panic is kept, so that each further test fails at once instead of trying again.
+            let start = AssertUnwindSafe(Cluster::start((self.options)())).catch_unwind();
+            let cluster = self.cluster.get_or_init(|| async { start.await.map_err(drop) }).await;
+            Some(cluster.as_ref().expect("the test cluster did not start; the first test that wanted it says why"))
         }
     }
 }

@@ -97,7 +97,8 @@ impl ControlPlane {
     async fn try_start(options: Options) -> Result<Self, Failed> {
         let dir = scratch_dir("cluster");
         let pki = Pki::create(dir.path());
-        std::fs::write(dir.join("tokens.csv"), format!("{ADMIN_TOKEN},{ADMIN_USER},{ADMIN_USER},\"system:masters\"\n")).expect("write the token file");
+        std::fs::write(dir.join("tokens.csv"), format!("{ADMIN_TOKEN},{ADMIN_USER},{ADMIN_USER},\"system:masters\"\n"))
+            .expect("write the token file");
         std::fs::write(dir.join("audit-policy.yaml"), AUDIT_POLICY).expect("write the audit policy");
         let (api_port, etcd_port, peer_port) = (Port::reserve(), Port::reserve(), Port::reserve());
 
@@ -224,7 +225,8 @@ impl ControlPlane {
             // Its default of 20 requests a second would be the bottleneck of many tests.
             .args(["--kube-api-qps=500", "--kube-api-burst=1000"]);
         let log = self.dir.join("kube-controller-manager.log");
-        *lock(&self.controller_manager) = Some(Process::spawn("kube-controller-manager", &command, &log).expect("start kube-controller-manager"));
+        *lock(&self.controller_manager) =
+            Some(Process::spawn("kube-controller-manager", &command, &log).expect("start kube-controller-manager"));
     }
 
     /// Kills the API server (SIGKILL): every connection breaks, and new ones are refused.

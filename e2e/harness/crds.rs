@@ -67,7 +67,7 @@ impl Cluster {
             for version in crd.spec.versions.iter().filter(|version| version.served) {
                 let client = self.admin();
                 let api = self.api(&client, &format!("{}/{}", crd.spec.group, version.name), &crd.spec.names.kind, "default").await;
-                eventually(&format!("{name} {} can be listed", version.name), async || {
+                eventually(&format!("{name} {} can be listed", version.name), || async {
                     api.list(&ListParams::default().limit(1)).await.map(drop).map_err(|error| error.to_string())
                 })
                 .await;

@@ -77,7 +77,7 @@ impl Daemon {
 
     /// Waits until `/readyz` answers 200. Fails at once when the process ends instead.
     pub async fn ready(&self) {
-        eventually(&format!("{} is ready", self.name), async || {
+        eventually(&format!("{} is ready", self.name), || async {
             if let Some(status) = self.process().ended() {
                 panic!("{} ended with {status} before it was ready", self.name);
             }

@@ -27,7 +27,10 @@ impl Pki {
 
         let server_key = KeyPair::generate().expect("generate a key");
         let names = ["localhost", "127.0.0.1", "kubernetes.default.svc"].map(String::from);
-        let server = CertificateParams::new(names).expect("names of the API server").signed_by(&server_key, &issuer).expect("sign the API server's certificate");
+        let server = CertificateParams::new(names)
+            .expect("names of the API server")
+            .signed_by(&server_key, &issuer)
+            .expect("sign the API server's certificate");
         let accounts = KeyPair::generate().expect("generate a key");
 
         let write = |name: &str, text: String| {

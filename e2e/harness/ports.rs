@@ -40,7 +40,8 @@ impl Port {
         let start = (std::process::id().wrapping_mul(97) % u32::from(size)) as u16;
         for _ in 0..size {
             let number = bottom + (start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed))) % size;
-            let lock = File::options().create(true).truncate(false).write(true).open(locks.join(number.to_string())).expect("open a port lock");
+            let lock =
+                File::options().create(true).truncate(false).write(true).open(locks.join(number.to_string())).expect("open a port lock");
             if lock.try_lock().is_ok() && TcpListener::bind(("127.0.0.1", number)).is_ok() {
                 return Self { number, _lock: lock };
             }

@@ -57,8 +57,9 @@ pub fn remove_at_exit(dir: &Path) {
 }
 
 /// Whether `setpriv` of util-linux is there; without it only the watchdog guards.
-static HAS_SETPRIV: LazyLock<bool> =
-    LazyLock::new(|| Command::new("setpriv").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success()));
+static HAS_SETPRIV: LazyLock<bool> = LazyLock::new(|| {
+    Command::new("setpriv").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+});
 
 /// A running process in a group of its own; killed when dropped.
 #[derive(Debug)]

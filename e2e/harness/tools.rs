@@ -56,5 +56,7 @@ fn find(name: &str) -> PathBuf {
         .chain(on_path.iter().map(PathBuf::as_path))
         .map(|dir| dir.join(name))
         .find(|path| path.is_file())
-        .unwrap_or_else(|| panic!("{name} is missing: run `make tools` once (over ten minutes), or set KUBEBUILDER_ASSETS to a folder that has it"))
+        .unwrap_or_else(|| {
+            panic!("{name} is missing: run `make tools` once (over ten minutes), or set KUBEBUILDER_ASSETS to a folder that has it")
+        })
 }

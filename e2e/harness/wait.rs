@@ -46,7 +46,8 @@ pub async fn until<K: Object>(api: Api<K>, name: &str, what: &str, mut holds: im
 
 /// Waits, by watch, until a condition of the object has a status (`True`, `False`, `Unknown`), and gives the condition.
 pub async fn until_condition<K: Object>(api: Api<K>, name: &str, kind: &str, status: &str) -> Condition {
-    let object = until(api, name, &format!("condition {kind}={status}"), |object| condition(object, kind).is_some_and(|c| c.status == status)).await;
+    let object =
+        until(api, name, &format!("condition {kind}={status}"), |object| condition(object, kind).is_some_and(|c| c.status == status)).await;
     condition(&object, kind).expect("it was just there")
 }
 
@@ -103,7 +104,7 @@ pub async fn until_listed<K: Object>(api: Api<K>, labels: &str, what: &str, mut 
 }
 
 /// Tries again and again until it succeeds; for what cannot be watched (HTTP, files, processes).
-pub async fn eventually<T>(what: &str, mut attempt: impl AsyncFnMut() -> Result<T, String>) -> T {
+pub async fn eventually<T, F: Future<Output = Result<T, String>>>(what: &str, mut attempt: impl FnMut() -> F) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match attempt().await {
