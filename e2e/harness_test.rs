@@ -1,0 +1,4 @@
+//! The harness itself.
+
+#[path = "harness/mod.rs"]
+mod harness;
