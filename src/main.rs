@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 //! The `golden-catalog` binary: parses the command line, runs one command, and turns its outcome into an exit code.
 
 use std::process::ExitCode;
@@ -8,6 +7,3 @@ use clap::Parser as _;
 fn main() -> ExitCode {
     golden_catalog::cli::main(golden_catalog::cli::Arguments::parse())
 }
-=======
-fn main() {}
->>>>>>> rules

@@ -11,8 +11,8 @@ use crate::{
     rules::{Reason, duplicate_message, frozen_changes, frozen_message},
 };
 
-
-pub use crate::model::marks::LISTED_IN;
+/// The annotation on a GoldenImage that names the list it comes from, `<namespace>/<ConfigMap>`.
+pub const LISTED_IN: &str = "kubernetes-worker-image.cozystack.io/listed-in";
 
 /// How a GoldenImage stands to the list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

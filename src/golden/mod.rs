@@ -6,6 +6,7 @@
 mod decide;
 mod fetch;
 pub mod manifest;
+pub mod observe;
 mod observed;
 mod pacer;
 mod queue;
@@ -15,9 +16,9 @@ mod target;
 mod tests;
 
 pub use decide::{Action, Decision, ImportOrder, Note, Wants, decide};
-pub use pacer::Pacer;
-pub use queue::Queue;
 pub use observed::{
     ClaimView, ClassChoice, ClassFound, DataVolumeView, FetchView, GoldenView, GrantView, Metadata, Observed, ObservedTarget, Permits,
     Reference, Settings, SpooledView, UpstreamView,
 };
+pub use pacer::Pacer;
+pub use queue::Queue;

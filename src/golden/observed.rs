@@ -7,8 +7,8 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     api::{FieldErrors, GoldenImageStatus},
     catalog::Listing,
-    model::{ClassName, Digest, DiskSize, Image, VolumeMode},
-    rules::{CdiCondition, ImporterFacts, Reason},
+    model::{ClassName, Digest, DiskSize, Image},
+    rules::{CdiCondition, ImporterFacts, Reason, modes::ClaimProperties},
 };
 
 /// What bounds an image's life; the defaults are those of the contract (design §4a).
@@ -189,10 +189,8 @@ pub enum ClassChoice {
 pub struct ClassFound {
     /// Its name.
     pub name: ClassName,
-    /// The volume mode that its StorageProfile prefers.
-    pub volume_mode: VolumeMode,
-    /// The access modes that its StorageProfile prefers for that mode.
-    pub access_modes: Vec<String>,
+    /// How volumes of the class can be claimed, best first, from its StorageProfile.
+    pub properties: Vec<ClaimProperties>,
     /// The smallest volume that it makes.
     pub minimum: Option<DiskSize>,
     /// What a hoster should know of this class before the first clone.

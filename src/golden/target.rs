@@ -9,7 +9,7 @@ use super::{
 use crate::{
     api::{LastFailure, TargetStatus},
     model::{ClassName, Digest, DiskSize, GoldenName, Target},
-    rules::{ImportFacts, Reason, import_trouble},
+    rules::{ImportFacts, Reason, import_trouble, modes::choose_modes},
 };
 
 /// How a target stands.
@@ -224,6 +224,14 @@ fn start(
         Ok(size) => size,
         Err(message) => return TargetState::trouble(Reason::SizeTooSmall, message),
     };
+    // Chosen once: an attempt after the first keeps what the first one recorded.
+    let recorded_mode = status.volume_mode.as_ref().filter(|_| status.golden.is_some()).and_then(|mode| mode.parse().ok());
+    let stated_mode = target.volume_mode.or(recorded_mode);
+    let stated_access = if target.access_modes.is_empty() && recorded_mode.is_some() { &status.access_modes } else { &target.access_modes };
+    let (volume_mode, access_modes) = match choose_modes(class.name.as_str(), stated_mode, stated_access, &class.properties) {
+        Ok(modes) => (modes.volume_mode, modes.access_modes),
+        Err(error) => return TargetState::trouble(Reason::ModesUnknown, error.to_string()),
+    };
     let waiting_until = status.next_attempt_time.as_ref().map(|at| at.0).filter(|at| *at > draft.now);
     if let Some(at) = waiting_until {
         draft.wake_at(at);
@@ -233,8 +241,6 @@ fn start(
     if draft.observed.permits.imports < draft.wants.imports {
         return TargetState::working(Reason::Queued, "Waiting for a turn: other images are being imported.").with_disk();
     }
-    let volume_mode = target.volume_mode.unwrap_or(class.volume_mode);
-    let access_modes = if target.access_modes.is_empty() { class.access_modes.clone() } else { target.access_modes.clone() };
     // Killed between this status and the DataVolume, the same attempt goes on.
     if status.started_time.is_none() {
         status.attempts = status.attempts.saturating_add(1);

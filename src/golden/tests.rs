@@ -6,14 +6,14 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    Action, ClaimView, ClassChoice, ClassFound, DataVolumeView, Decision, FetchView, GoldenView, GrantView, Metadata, Observed, ObservedTarget,
-    Permits, Reference, Settings, SpooledView, decide,
+    Action, ClaimView, ClassChoice, ClassFound, DataVolumeView, Decision, FetchView, GoldenView, GrantView, Metadata, Observed,
+    ObservedTarget, Permits, Reference, Settings, SpooledView, decide,
 };
 use crate::{
     api::{ConditionType, GoldenImageStatus, find_condition, is_true, parse_image},
     catalog::Listing,
     model::{Digest, DiskSize, VolumeMode},
-    rules::{CdiCondition, Reason},
+    rules::{CdiCondition, Reason, modes::ClaimProperties},
 };
 
 fn now() -> Timestamp {
@@ -27,8 +27,7 @@ fn later(seconds: u64) -> Timestamp {
 fn class(name: &str) -> ClassChoice {
     ClassChoice::Found(ClassFound {
         name: name.parse().expect("class"),
-        volume_mode: VolumeMode::Block,
-        access_modes: vec!["ReadWriteMany".into()],
+        properties: vec![ClaimProperties { access_modes: vec!["ReadWriteMany".into()], volume_mode: Some(VolumeMode::Block) }],
         minimum: None,
         warnings: Vec::new(),
         moved_default: None,
@@ -137,14 +136,19 @@ fn a_verified_disk_is_ordered_with_everything_explicit() {
     let mut observed = http();
     observed.spooled = Some(spooled());
     let decision = run(&observed);
-    let order = decision.after.iter().find_map(|action| if let Action::CreateVolume(order) = action { Some(order) } else { None }).expect("order");
+    let order =
+        decision.after.iter().find_map(|action| if let Action::CreateVolume(order) = action { Some(order) } else { None }).expect("order");
     assert_eq!(order.golden.as_str(), "vm-default-images-a");
     assert_eq!((order.class.as_str(), order.size.to_string().as_str(), order.volume_mode), ("replicated", "4097Mi", VolumeMode::Block));
     let status = &decision.status.targets[0];
     assert_eq!((status.attempts, status.golden.as_deref()), (1, Some("vm-default-images-a")));
     assert_eq!(decision.status.disk.as_ref().map(|disk| disk.digest.clone()), Some(disk().to_string()));
     // Secret and CA come before the DataVolume that names them.
-    let places: Vec<_> = decision.after.iter().map(|action| matches!(action, Action::WriteHeaders { .. }) as u8 + 2 * matches!(action, Action::CreateVolume(_)) as u8).collect();
+    let places: Vec<_> = decision
+        .after
+        .iter()
+        .map(|action| matches!(action, Action::WriteHeaders { .. }) as u8 + 2 * matches!(action, Action::CreateVolume(_)) as u8)
+        .collect();
     assert!(places.iter().position(|p| *p == 1) < places.iter().position(|p| *p == 2));
 }
 
@@ -163,8 +167,12 @@ fn applied_once_a_decision_is_empty() {
     let mut observed = http();
     observed.spooled = Some(spooled());
     observed.status = run(&observed).status;
-    observed.targets[0].golden =
-        GoldenView { volume: Some(volume("ImportInProgress")), grant: GrantView::Serving { disk: disk(), ready: true }, headers_written: Some((1, 0)), ..GoldenView::default() };
+    observed.targets[0].golden = GoldenView {
+        volume: Some(volume("ImportInProgress")),
+        grant: GrantView::Serving { disk: disk(), ready: true },
+        headers_written: Some((1, 0)),
+        ..GoldenView::default()
+    };
     let first = run(&observed);
     observed.status = first.status.clone();
     let second = run(&observed);
@@ -239,7 +247,10 @@ fn a_refetch_with_other_bytes_begins_an_unfinished_import_anew() {
     observed.targets[0].golden.volume = Some(volume("ImportInProgress"));
     observed.spooled = Some(SpooledView { disk_digest: Digest::of(b"other"), ..spooled() });
     let decision = run(&observed);
-    assert!(decision.after.contains(&Action::DeleteVolume { golden: "vm-default-images-a".parse().expect("name"), uid: "dv".into() }), "{decision:?}");
+    assert!(
+        decision.after.contains(&Action::DeleteVolume { golden: "vm-default-images-a".parse().expect("name"), uid: "dv".into() }),
+        "{decision:?}"
+    );
 }
 
 #[test]
@@ -338,7 +349,8 @@ fn r12_no_default_class_waits_and_starts_by_itself() {
 
 #[test]
 fn a_size_that_cannot_hold_the_disk_is_refused_with_the_needed_one() {
-    let mut observed = observed(json!({ "source": { "http": { "url": "https://e.example/a" } }, "storage": { "targets": [{ "size": "1Gi" }] } }));
+    let mut observed =
+        observed(json!({ "source": { "http": { "url": "https://e.example/a" } }, "storage": { "targets": [{ "size": "1Gi" }] } }));
     assert!(matches!(run(&observed).after[..], [Action::Fetch { largest_target: Some(size), .. }] if size.to_string() == "1Gi"));
     observed.spooled = Some(spooled());
     let decision = run(&observed);

@@ -7,7 +7,6 @@ mod architecture;
 mod digest;
 mod identity;
 mod image;
-pub mod marks;
 mod names;
 mod size;
 mod source;

@@ -130,13 +130,7 @@ mod tests {
     fn r10_what_the_spool_knows_comes_first() {
         let none = CdiCondition::default();
         let error = CdiCondition { status: Some(false), reason: "Error".into(), message: "x509".into() };
-        let facts = |importer| ImportFacts {
-            phase: "ImportInProgress",
-            bound: &none,
-            running: &error,
-            restarts: 1,
-            importer,
-        };
+        let facts = |importer| ImportFacts { phase: "ImportInProgress", bound: &none, running: &error, restarts: 1, importer };
         let tls = import_trouble(facts(ImporterFacts { tls_failed: true, ..NEVER })).expect("trouble");
         assert_eq!(tls.0, Reason::ImporterTLSFailed);
         let token = import_trouble(facts(ImporterFacts { wrong_token: true, ..NEVER })).expect("trouble");

@@ -130,6 +130,8 @@ reasons! {
     NoDefaultClass { terminal: false, remedy: "Mark a StorageClass as default or name one in `storageClassName`; the import then starts by itself." }
     /// The StorageClass does not exist.
     ClassNotFound { terminal: false, remedy: "Create the StorageClass; the import then starts by itself." }
+    /// CDI does not know how volumes of the class can be claimed.
+    ModesUnknown { terminal: false, remedy: "State `volumeMode` and `accessModes` in the target, or add `claimPropertySets` to the class's StorageProfile." }
     /// CDI is not installed.
     CDINotFound { terminal: false, remedy: "Install CDI; the import then starts by itself." }
     /// CDI refused or lost the DataVolume, or its import keeps failing.

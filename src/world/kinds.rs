@@ -99,8 +99,12 @@ impl InstalledKinds {
 }
 
 /// Runs a watch while its CRD is there, for ever. A kind that goes takes its objects along; one that comes is listed anew.
-pub async fn run_while_installed<T, Fut>(mut kinds: watch::Receiver<Option<BTreeSet<String>>>, crd: &str, store: &Store<T>, mut run: impl FnMut() -> Fut)
-where
+pub async fn run_while_installed<T, Fut>(
+    mut kinds: watch::Receiver<Option<BTreeSet<String>>>,
+    crd: &str,
+    store: &Store<T>,
+    mut run: impl FnMut() -> Fut,
+) where
     T: PartialEq,
     Fut: Future<Output = ()>,
 {

@@ -107,7 +107,12 @@ impl<T: PartialEq> Store<T> {
                 (true, _) => {}
                 (false, _) => objects.state = StoreState::NotInstalled,
             }
-            if installed { Vec::new() } else { objects.odd.clear(); objects.map.drain().collect() }
+            if installed {
+                Vec::new()
+            } else {
+                objects.odd.clear();
+                objects.map.drain().collect()
+            }
         };
         for ((namespace, name), old) in gone {
             (self.inner.listener)(&Change { namespace: &namespace, name: &name, old: Some(&old), new: None });
@@ -204,7 +209,8 @@ mod tests {
     use super::{Sink, Store, StoreState};
 
     fn object(name: &str, value: &str) -> ConfigMap {
-        serde_json::from_value(serde_json::json!({ "metadata": { "namespace": "n", "name": name }, "data": { "value": value } })).expect("object")
+        serde_json::from_value(serde_json::json!({ "metadata": { "namespace": "n", "name": name }, "data": { "value": value } }))
+            .expect("object")
     }
 
     type Seen = Arc<Mutex<Vec<(String, Option<String>)>>>;
@@ -249,7 +255,10 @@ mod tests {
         let mut sink = store.sink(trim);
         sink.apply(object("a", "1"));
         Sink::<ConfigMap>::odd(&mut sink, Some("n"), "a", "no such field");
-        assert_eq!((store.get("n", "a").as_deref().map(String::as_str), store.odd("n", "a").as_deref()), (Some("1"), Some("no such field")));
+        assert_eq!(
+            (store.get("n", "a").as_deref().map(String::as_str), store.odd("n", "a").as_deref()),
+            (Some("1"), Some("no such field"))
+        );
         Sink::<ConfigMap>::synced(&mut sink);
         assert!(store.get("n", "a").is_some());
         sink.apply(object("a", "2"));

@@ -240,7 +240,13 @@ where
         Err(invalid) => {
             pulse.0.odd.fetch_add(1, Ordering::Relaxed);
             let name = invalid.metadata.name.unwrap_or_default();
-            tracing::warn!(kind = pulse.kind(), namespace = invalid.metadata.namespace, name, error = invalid.error, "object cannot be read");
+            tracing::warn!(
+                kind = pulse.kind(),
+                namespace = invalid.metadata.namespace,
+                name,
+                error = invalid.error,
+                "object cannot be read"
+            );
             sink.odd(invalid.metadata.namespace.as_deref(), &name, &invalid.error);
         }
     }
