@@ -8,4 +8,5 @@ pub mod foreign;
 pub mod golden;
 pub mod model;
 pub mod rules;
+pub mod run;
 pub mod world;

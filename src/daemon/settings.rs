@@ -100,28 +100,28 @@ pub struct Settings {
     /// Import attempts before a target counts as terminally failed.
     pub import_attempts: i32,
     /// The shortest delay between attempts.
-    #[serde(deserialize_with = "crate::run::settings::duration")]
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub backoff_min: Duration,
     /// The longest delay between attempts.
-    #[serde(deserialize_with = "crate::run::settings::duration")]
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub backoff_max: Duration,
     /// How often a file that is not there is asked for.
-    #[serde(deserialize_with = "crate::run::settings::duration")]
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub not_found_interval: Duration,
     /// How long NotFound, Unauthorized and Forbidden may last before they count as terminal.
-    #[serde(deserialize_with = "crate::run::settings::duration")]
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub patience: Duration,
     /// The slow retry of what cannot succeed without a change.
-    #[serde(deserialize_with = "crate::run::settings::duration")]
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub terminal_interval: Duration,
     /// How long an import may make no progress.
-    #[serde(deserialize_with = "crate::run::settings::duration")]
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub import_deadline: Duration,
     /// How long an importer's request is held while its disk is fetched again.
-    #[serde(deserialize_with = "crate::run::settings::duration")]
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub importer_hold: Duration,
     /// How often upstream is asked whether it serves other bytes (R6).
-    #[serde(deserialize_with = "crate::run::settings::duration")]
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub upstream_check: Duration,
     /// How much of the spool's volume may be used, by allocated bytes.
     pub spool_size: DiskSize,
@@ -140,13 +140,13 @@ pub struct Settings {
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct LeaseSettings {
     /// How long a Lease holds without renewal.
-    #[serde(deserialize_with = "crate::run::settings::duration")]
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub duration: Duration,
     /// How long the leader tries to renew before it gives up.
-    #[serde(deserialize_with = "crate::run::settings::duration")]
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub renew_deadline: Duration,
     /// How often it tries.
-    #[serde(deserialize_with = "crate::run::settings::duration")]
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub retry_period: Duration,
 }
 
