@@ -6,3 +6,4 @@ pub mod api;
 pub mod catalog;
 pub mod model;
 pub mod rules;
+pub mod spool;
