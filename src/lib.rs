@@ -9,4 +9,5 @@ pub mod golden;
 pub mod model;
 pub mod rules;
 pub mod run;
+pub mod spool;
 pub mod world;
