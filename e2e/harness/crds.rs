@@ -77,7 +77,7 @@ impl Cluster {
 }
 
 /// The definitions in a folder of YAML and JSON files, by their names.
-fn read_folder(folder: &Path) -> BTreeMap<String, String> {
+pub fn read_folder(folder: &Path) -> BTreeMap<String, String> {
     let files = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut found = BTreeMap::new();
     for path in files.map(|entry| entry.expect("read a folder").path()) {

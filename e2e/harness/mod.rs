@@ -27,9 +27,10 @@
 
 mod apply;
 mod audit;
+pub mod chart;
 mod cluster;
 mod control_plane;
-mod crds;
+pub mod crds;
 mod daemon;
 mod needs;
 mod pki;
@@ -39,6 +40,7 @@ mod tools;
 mod wait;
 
 pub use audit::{Mark, Request};
+pub use chart::Release;
 pub use cluster::{Cluster, Output, Shared, TestNamespace};
 pub use control_plane::{ControlPlane, Options};
 pub use crds::Flavor;
