@@ -94,8 +94,8 @@ impl Cluster {
 
 /// The documents of a YAML (or JSON) text, without empty ones.
 pub(super) fn parse(text: &str) -> Vec<Value> {
-    if text.trim_start().starts_with('{') {
-        return vec![serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"))];
+    if let Ok(object) = serde_json::from_str(text) {
+        return vec![object];
     }
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     documents.into_iter().filter(|document| !document.is_null()).collect()
