@@ -3,8 +3,9 @@
 # beside this script, once, into a cache outside the work tree, and prints the folder that holds them (last line).
 #
 #   e2e/tools/build.sh                 builds what is missing
-#   e2e/tools/build.sh --where         builds nothing; prints the folder, and fails when something in it is missing
-#   K8S=1.35.2 e2e/tools/build.sh      another Kubernetes version (its modules are resolved when it is built)
+#   e2e/tools/build.sh kubectl helm    only these, and none of the others
+#   e2e/tools/build.sh --where         builds nothing; prints the folder
+#   K8S=1.35.4 e2e/tools/build.sh      another Kubernetes version (its modules are resolved when it is built)
 #
 # The cache is $GOLDEN_CATALOG_CACHE or ~/.cache/golden-catalog. A folder in it is named by the version, the recipe below
 # and the content of go.mod and go.sum, so a clean clone on the same machine builds nothing again. A cold build takes over
@@ -24,12 +25,12 @@ key() { { cat "$here/$1/go.mod" "$here/$1/go.sum"; echo "recipe $recipe"; } | sh
 k_out=$cache/tools/kubernetes-$k8s-$(key kubernetes)
 h_out=$cache/tools/helm-$(key helm)
 
-whole() { # whether all programs are there
-  local name
-  for name in etcd kube-apiserver kube-controller-manager kubectl helm; do [ -x "$k_out/$name" ] || return 1; done
-}
-if whole; then printf '%s\n' "$k_out"; exit; fi
-if [ "${1:-}" = --where ]; then say "the control plane of Kubernetes $k8s is not built: run 'make tools'"; exit 1; fi
+if [ "${1:-}" = --where ]; then printf '%s\n' "$k_out"; exit; fi
+names=("$@")
+[ $# -gt 0 ] || names=(etcd kube-apiserver kube-controller-manager kubectl helm)
+missing=''
+for name in "${names[@]}"; do [ -x "$k_out/$name" ] || missing="$missing $name"; done
+if [ -z "$missing" ]; then printf '%s\n' "$k_out"; exit; fi
 command -v go >/dev/null || { say "go is missing: run 'make setup' (or install Go 1.26 or newer)"; exit 1; }
 
 mkdir -p "$k_out" "$h_out"
@@ -51,9 +52,9 @@ if [ "$k8s" != "$default" ]; then
     go mod tidy >&2 )
 fi
 
-build() { # module dir, output dir, name, package, ldflags
-  local dir=$1 out=$2 name=$3 pkg=$4 flags=$5 start=$SECONDS
-  [ -x "$out/$name" ] && return 0
+build() { # name, module dir, output dir, package, ldflags
+  local name=$1 dir=$2 out=$3 pkg=$4 flags=$5 start=$SECONDS
+  [[ " $missing " == *" $name "* ]] && [ ! -x "$out/$name" ] || return 0
   say "building $name (once; kept in $out)"
   ( cd "$dir" && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w $flags" -o "$out/.$name.tmp" "$pkg" )
   mv "$out/.$name.tmp" "$out/$name"
@@ -63,10 +64,10 @@ build() { # module dir, output dir, name, package, ldflags
 v=k8s.io/component-base/version
 minor=${k8s#1.}; minor=${minor%%.*}
 flags="-X $v.gitVersion=v$k8s -X $v.gitMajor=1 -X $v.gitMinor=$minor"
-build "$work/kubernetes" "$k_out" etcd go.etcd.io/etcd/server/v3 ""
-build "$work/kubernetes" "$k_out" kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver "$flags"
-build "$work/kubernetes" "$k_out" kube-controller-manager k8s.io/kubernetes/cmd/kube-controller-manager "$flags"
-build "$work/kubernetes" "$k_out" kubectl k8s.io/kubernetes/cmd/kubectl "$flags"
-build "$here/helm" "$h_out" helm helm.sh/helm/v4/cmd/helm ""
-ln -sfn "../${h_out##*/}/helm" "$k_out/helm"
+build etcd "$work/kubernetes" "$k_out" go.etcd.io/etcd/server/v3 ""
+for name in kube-apiserver kube-controller-manager kubectl; do
+  build $name "$work/kubernetes" "$k_out" k8s.io/kubernetes/cmd/$name "$flags"
+done
+build helm "$here/helm" "$h_out" helm.sh/helm/v4/cmd/helm ""
+[ ! -x "$h_out/helm" ] || ln -sfn "../${h_out##*/}/helm" "$k_out/helm"
 printf '%s\n' "$k_out"
