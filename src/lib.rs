@@ -4,5 +4,10 @@
 
 pub mod api;
 pub mod catalog;
+pub mod foreign;
+pub mod golden;
 pub mod model;
 pub mod rules;
+pub mod run;
+pub mod spool;
+pub mod world;

@@ -1,0 +1,97 @@
+//! The TLS server that importers pull disks from.
+//!
+//! CDI's importer opens, closes and opens again (`HEAD`, `GET` closed early, `HEAD`, `GET`; `reference/cdi-observed.md`),
+//! asks for gzip and must not get it, and sends its token with each request.
+
+mod accept;
+mod body;
+mod guard;
+mod range;
+mod respond;
+mod tls;
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::Router;
+use axum_server::Handle;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+pub use self::tls::{Certificate, CertificateError};
+use self::{accept::Acceptor, body::Buffers, respond::App};
+use super::{Registry, Store};
+
+/// The server's limits. The defaults suit a cluster; each bounds what a client can cost.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How long a request whose disk is being fetched again is held. CDI's importer gives up at ten minutes.
+    pub hold: Duration,
+    /// How long a TLS handshake may take.
+    pub handshake_timeout: Duration,
+    /// How long a request's head may take, and how long a connection may be idle before one.
+    pub header_timeout: Duration,
+    /// How long a client may take next to nothing of a body. An importer whose storage stalls is such a client.
+    pub stall_timeout: Duration,
+    /// Connections open at once.
+    pub connections: usize,
+    /// Bodies being sent at once; each holds about half a mebibyte of memory.
+    pub transfers: usize,
+    /// How long open requests may go on after shutdown.
+    pub grace: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            hold: Duration::from_secs(5 * 60),
+            handshake_timeout: Duration::from_secs(10),
+            header_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(2 * 60),
+            connections: 256,
+            transfers: 64,
+            grace: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The most bytes of a request's head. Importers send a few hundred.
+const LONGEST_HEAD: usize = 32 << 10;
+/// The most headers of a request.
+const MOST_HEADERS: usize = 64;
+
+/// Serves the disks of `store` to whom `registry` grants them, until `shutdown`.
+///
+/// # Errors
+/// When the listener cannot be used or the certificate fits no TLS version.
+pub async fn serve(
+    listener: TcpListener,
+    certificate: &Certificate,
+    registry: Registry,
+    store: Store,
+    settings: Settings,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    let config = certificate.server_config().map_err(io::Error::other)?;
+    let acceptor = Acceptor::new(config, registry.clone(), &settings);
+    let app =
+        App { registry, store, hold: settings.hold, buffers: Buffers::default(), transfers: Arc::new(Semaphore::new(settings.transfers)) };
+    let service = Router::new().fallback(respond::answer).with_state(app).into_make_service_with_connect_info::<SocketAddr>();
+
+    let handle = Handle::new();
+    let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle.clone()).http1_only();
+    server.http_builder().http1().header_read_timeout(settings.header_timeout).max_buf_size(LONGEST_HEAD).max_headers(MOST_HEADERS);
+    let serving = server.serve(service);
+    tokio::pin!(serving);
+    tokio::select! {
+        ended = &mut serving => ended,
+        () = shutdown.cancelled() => {
+            handle.graceful_shutdown(Some(settings.grace));
+            serving.await
+        }
+    }
+}
