@@ -199,6 +199,9 @@ impl Draft {
             DiskFile::Download => layout.data(&self.identity),
             DiskFile::Output => layout.output(&self.identity),
         };
+        // Synced without holding the volume, since that may take long; that it is still there is asked before, for a fit
+        // answer, and after.
+        drop(self.volume()?);
         let synced = File::open(&source).and_then(|file| file.sync_all());
         synced.map_err(|e| SpoolError::io("sync", &source, e))?;
 

@@ -53,8 +53,11 @@ impl Volume {
         let mut version = Vec::new();
         lock.read_to_end(&mut version).map_err(failed)?;
         if version != LAYOUT_VERSION {
-            for folder in layout.folders() {
-                layout::remove_folder(&folder)?;
+            // An empty file is new, or was made anew after someone removed it: what lies there is judged by the sweep.
+            if !version.is_empty() {
+                for folder in layout.folders() {
+                    layout::remove_folder(&folder)?;
+                }
             }
             lock.rewind().and_then(|()| lock.set_len(0)).and_then(|()| lock.write_all(LAYOUT_VERSION)).map_err(failed)?;
             lock.sync_all().map_err(failed)?;
