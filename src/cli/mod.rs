@@ -23,7 +23,7 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the daemon.
-    Run(Box<crate::run::RunArguments>),
+    Run(Box<crate::daemon::RunArguments>),
     /// Show the golden images of the cluster.
     Status(status::StatusArguments),
     /// Print the ID of a Talos Image Factory schematic document.
@@ -45,7 +45,7 @@ pub enum Output {
 /// Runs one command to its end.
 pub fn main(arguments: Arguments) -> ExitCode {
     let outcome = match arguments.command {
-        Command::Run(arguments) => return crate::run::main(*arguments),
+        Command::Run(arguments) => return crate::daemon::main(*arguments),
         Command::Status(arguments) => block_on(status::run(arguments)),
         Command::SchematicId(arguments) => schematic::run(&arguments),
         Command::Crds => crate::api::crd_yaml().map_err(|error| Failure::new(error.to_string())).map(|yaml| {

@@ -116,7 +116,7 @@ pub fn target(
         image.golden_name(schematic_id.as_ref(), class_name.filter(|_| !first)).and_then(Result::ok).map(|name| name.to_string())
     });
     let mut view = GoldenView::default();
-    if let Some(golden) = golden {
+    if let Some(golden) = golden.clone() {
         view.volume = cluster.volumes.get(catalog, &golden).map(|volume| volume_view(&volume, &image.name));
         view.claim = cluster.claims.get(catalog, &golden).map(|claim| claim_view(&claim, &image.name));
         view.in_use_by = cluster
@@ -126,7 +126,7 @@ pub fn target(
             .find(|pod| !pod.ended && !pod.of_cdi && pod.writes.contains(&golden))
             .map(|pod| format!("{catalog}/{}", pod.name));
     }
-    ObservedTarget { class, golden: view }
+    ObservedTarget { name: golden.and_then(|golden| golden.parse().ok()), class, golden: view }
 }
 
 fn is_ours(labels: &BTreeMap<String, String>, image: &ImageName) -> bool {

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     api::{FieldErrors, GoldenImageStatus},
     catalog::Listing,
-    model::{ClassName, Digest, DiskSize, Image},
+    model::{ClassName, Digest, DiskSize, GoldenName, Image},
     rules::{CdiCondition, ImporterFacts, Reason, modes::ClaimProperties},
 };
 
@@ -167,6 +167,8 @@ pub struct UpstreamView {
 /// One target of the spec, with what the cluster says about it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ObservedTarget {
+    /// The golden's name, recorded or as it will be; `None` while it is not known.
+    pub name: Option<GoldenName>,
     /// The StorageClass it would have or has.
     pub class: ClassChoice,
     /// Its golden.

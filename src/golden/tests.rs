@@ -49,7 +49,7 @@ fn observed(spec: Value) -> Observed {
         spooled: None,
         fetch: FetchView::Idle,
         upstream: None,
-        targets: vec![ObservedTarget { class: class("replicated"), golden: GoldenView::default() }; targets],
+        targets: vec![ObservedTarget { name: None, class: class("replicated"), golden: GoldenView::default() }; targets],
         permits: Permits { fetch: true, imports: 8 },
     }
 }
