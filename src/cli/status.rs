@@ -28,7 +28,7 @@ pub(super) async fn run(arguments: StatusArguments) -> Result<Exit, Failure> {
         Some(name) => vec![api.get(name).await.map_err(asked)?],
         None => api.list(&ListParams::default()).await.map_err(asked)?.items,
     };
-    images.sort_by_key(ResourceExt::name_any);
+    images.sort_by_key(kube::ResourceExt::name_any);
     let all_ready = images.iter().all(|image| is_true(&conditions(image), ConditionType::Ready));
     match arguments.output {
         Output::Json => {

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
-    Api, Client, ResourceExt as _,
-    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions},
+    Api, Client, Resource as _, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
 use serde_json::json;
 
@@ -46,6 +46,9 @@ pub enum ActError {
         /// Its answer.
         error: Box<kube::Error>,
     },
+    /// A manifest could not be made, which is a bug.
+    #[error("cannot make the DataVolume: {0}")]
+    Manifest(String),
     /// The step took too long.
     #[error("the API server did not answer within a minute")]
     Slow,
@@ -126,13 +129,19 @@ impl Hands {
     pub async fn create_volume(&self, memory: &Memory, uid: &str, image: &Image, order: &ImportOrder) -> Result<(), ActError> {
         let address = self.registry.grant(&Self::grant(uid, &order.golden, order.disk));
         let manifest = manifest::data_volume(image, order, &self.catalog, &self.spool_url.to_string(), address.path());
-        let resource = ApiResource::erase::<DataVolume>(&());
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.catalog, &resource);
-        let object: DynamicObject = serde_json::from_value(manifest)
-            .map_err(|error| ActError::Api { what: "cannot make the DataVolume".into(), error: Box::new(kube::Error::SerdeError(error)) })?;
         // Strict: a field that this CDI does not know must not be dropped without a word (cdi.md, trap 5).
-        let params = PostParams { field_manager: Some(managers::GOLDEN.to_owned()), field_validation: Some(kube::api::ValidationDirective::Strict), ..PostParams::default() };
-        match api.create(&params, &object).await {
+        let uri = format!(
+            "{}?fieldManager={}&fieldValidation=Strict",
+            DataVolume::url_path(&(), Some(&self.catalog)),
+            url::form_urlencoded::byte_serialize(managers::GOLDEN.as_bytes()).collect::<String>(),
+        );
+        let unmade = |error: String| ActError::Manifest(error);
+        let body = serde_json::to_vec(&manifest).map_err(|error| unmade(error.to_string()))?;
+        let request = http::Request::post(uri)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(body)
+            .map_err(|error| unmade(error.to_string()))?;
+        match self.client.request::<DataVolume>(request).await {
             Ok(created) => {
                 let view = DataVolumeView {
                     uid: created.uid().unwrap_or_default(),

@@ -117,7 +117,9 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
 
     let listen = |address: SocketAddr| async move { TcpListener::bind(address).await.map_err(|error| Fatal::Listen(address, error)) };
     let (health_listener, metrics_listener) = (listen(arguments.health_listen).await?, listen(arguments.metrics_listen).await?);
-    let spool_listener = listen(arguments.spool_listen).await?;
+    let spool_listener = std::net::TcpListener::bind(arguments.spool_listen)
+        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+        .map_err(|error| Fatal::Listen(arguments.spool_listen, error))?;
 
     let identity = lease::identity(&arguments.identity)?;
     let timing = lease::Timing::new(settings.lease.duration, settings.lease.renew_deadline, settings.lease.retry_period)?;
@@ -286,8 +288,7 @@ struct Leader {
 }
 
 impl Leader {
-    async fn run(mut self, listener: TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
-        let listener = Arc::new(listener);
+    async fn run(mut self, listener: std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
         loop {
             let claim = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -317,7 +318,7 @@ impl Leader {
         }
     }
 
-    async fn lead(&self, claim: &Claim, listener: &Arc<TcpListener>, stop: CancellationToken) -> Result<(), Fatal> {
+    async fn lead(&self, claim: &Claim, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
         let writer = client::writer(&self.config, claim)?;
         let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(writer.clone(), &self.arguments.namespace);
         let key = certs::SpoolKey::obtain(&secrets, certs::SPOOL_KEY).await?;
@@ -337,7 +338,8 @@ impl Leader {
         let term = Term::new(Arc::clone(&self.shared), hands, stop.clone());
         let settings = spool::server::Settings { hold: self.hold, ..spool::server::Settings::default() };
         let tls = certs::server_config(Arc::clone(&self.resolver), &["http/1.1"]).map_err(|error| Fatal::Other(error.to_string()))?;
-        let server = spool::server::serve(Arc::clone(listener), tls, registry.clone(), self.store.clone(), settings, stop.clone());
+        let listener = listener.try_clone().map_err(|error| Fatal::Listen(self.arguments.spool_listen, error))?;
+        let server = spool::server::serve(listener, tls, registry.clone(), self.store.clone(), settings, stop.clone());
         let wake = wake_on_spool(&registry, &self.store, Arc::clone(&self.shared), stop.clone());
         let endpoints = endpoints::keep(writer.clone(), &self.arguments, stop.clone());
         let listing = list::run(Arc::clone(&self.shared), writer, Arc::clone(&self.list_changed), stop.clone());
