@@ -20,7 +20,8 @@ async fn loopback_only_by_setting() {
     settings.allow_private_redirects = true;
     let strict = egress(settings);
     let connections = up.connections();
-    for url in [up.url("/a"), up.url_at("up.test", "/a"), up.url_at("localhost", "/a"), up.url_at("[::1]", "/a"), up.url_at("127.1", "/a")] {
+    for url in [up.url("/a"), up.url_at("up.test", "/a"), up.url_at("localhost", "/a"), up.url_at("[::1]", "/a"), up.url_at("127.1", "/a")]
+    {
         let error = open(&strict, &url).await.expect_err("loopback");
         assert!(matches!(error.reason(), Reason::EgressRefused | Reason::Unavailable), "{error}");
         assert!(matches!(error.fault(), Fault::AddressRefused { .. } | Fault::Unresolved { .. }), "{error}");

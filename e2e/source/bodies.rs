@@ -14,7 +14,10 @@ use crate::{
 async fn a_whole_file_with_what_is_known_about_it() {
     let up = Upstream::start().await;
     let bytes = pattern(300_000);
-    up.on("/a.img", Answer::file(bytes.clone()).header("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT").header("Content-Type", "text/html"));
+    up.on(
+        "/a.img",
+        Answer::file(bytes.clone()).header("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT").header("Content-Type", "text/html"),
+    );
     let opened = open(&egress(settings()), &up.url("/a.img?token=hunter2")).await.expect("file");
     assert_eq!(opened.facts.length, Some(300_000));
     assert_eq!(opened.facts.etag.as_deref(), Some("\"v1\""));
@@ -85,7 +88,10 @@ async fn bodies_that_are_not_what_was_announced(#[case] answer: Answer, #[case] 
 #[tokio::test]
 async fn chunks_are_held_to_an_announced_length(#[case] length: &str, #[case] reason: Reason) {
     let up = Upstream::start().await;
-    up.on("/a", Answer::raw(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")));
+    up.on(
+        "/a",
+        Answer::raw(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")),
+    );
     let got = fetch(&egress(settings()), &up.url("/a")).await.map_or_else(|error| error.reason(), |_| Reason::Resolved);
     assert_eq!(got, reason);
 }

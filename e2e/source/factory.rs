@@ -151,8 +151,16 @@ async fn a_schematic_whose_id_changed_is_told() {
 #[rstest]
 #[case(unknown(), Reason::NotFound, "never given")]
 #[case(Answer::text(404, "failed to get kernel: version 9.9.9 is not available\n"), Reason::NotFound, "version 9.9.9 is not available")]
-#[case(Answer::text(400, "error parsing profile from path: invalid profile path: \"metal-amd64.ssd\"\n"), Reason::InvalidSource, "invalid profile path")]
-#[case(Answer::text(400, "official extension \"x\" is not available for Talos version v1.13.6\n"), Reason::InvalidSource, "official extension")]
+#[case(
+    Answer::text(400, "error parsing profile from path: invalid profile path: \"metal-amd64.ssd\"\n"),
+    Reason::InvalidSource,
+    "invalid profile path"
+)]
+#[case(
+    Answer::text(400, "official extension \"x\" is not available for Talos version v1.13.6\n"),
+    Reason::InvalidSource,
+    "official extension"
+)]
 #[case(Answer::text(401, "authentication required to access this schematic\n").header("WWW-Authenticate", "Basic realm=\"x\""), Reason::Unauthorized, "authentication required")]
 #[case(Answer::text(403, "access denied\n"), Reason::Forbidden, "access denied")]
 #[case(Answer::text(500, "internal server error\n"), Reason::Unavailable, "internal server error")]
@@ -187,7 +195,10 @@ async fn a_missing_version_is_not_a_missing_schematic() {
 #[case(Answer::text(404, ""), None)]
 #[case(Answer::text(500, ""), None)]
 #[case(Answer::text(200, "<html>"), None)]
-#[case(Answer::text(200, "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437  openstack-amd64.raw.xz\n"), Some("sha256:11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437"))]
+#[case(
+    Answer::text(200, "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437  openstack-amd64.raw.xz\n"),
+    Some("sha256:11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437")
+)]
 #[case(Answer::text(200, "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437  metal-amd64.raw.xz\n"), None)]
 #[tokio::test]
 async fn a_stated_digest_or_none(#[case] answer: Answer, #[case] digest: Option<&str>) {

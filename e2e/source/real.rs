@@ -77,7 +77,8 @@ async fn a_peek_at_a_large_file_moves_one_mebibyte() {
 /// gzip on the fly: nginx does not do it for `identity`, and a server that is forced to is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn identity_is_asked_for_and_honoured() {
-    let real = start("gzip on; gzip_types *; gzip_min_length 1; gzip_http_version 1.0; location /forced/ { add_header Content-Encoding gzip; }");
+    let real =
+        start("gzip on; gzip_types *; gzip_min_length 1; gzip_http_version 1.0; location /forced/ { add_header Content-Encoding gzip; }");
     let bytes = vec![0; 100_000];
     real.nginx.put("zeros.img", &bytes);
     real.nginx.put("forced/zeros.img", &bytes);

@@ -102,7 +102,10 @@ async fn a_wrong_part_is_not_taken(#[case] headers: &str) {
 #[tokio::test]
 async fn a_short_rest_is_truncated() {
     let up = Upstream::start().await;
-    up.on("/a", Answer::raw("HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 70000-70009/200000\r\nContent-Length: 10\r\n\r\n0123456789"));
+    up.on(
+        "/a",
+        Answer::raw("HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 70000-70009/200000\r\nContent-Length: 10\r\n\r\n0123456789"),
+    );
     let resume =
         Resume { offset: 70_000, total: None, validator: Validator::Etag("\"v1\"".to_owned()), from: up.url("/a").parse().expect("URL") };
     let opened = go_on(&egress(settings()), &up.url("/a"), &resume).await.expect("part");

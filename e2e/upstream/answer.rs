@@ -182,7 +182,10 @@ impl Answer {
     /// The bytes of the body that `hit` asks for, as (first, end), where this answer serves ranges.
     fn range(&self, hit: &Hit) -> Option<Result<(usize, usize), ()>> {
         let range = hit.header("range").filter(|_| self.ranges && self.status == 200)?.strip_prefix("bytes=")?;
-        if hit.header("if-range").is_some_and(|validator| Some(validator) != self.value("etag") && Some(validator) != self.value("last-modified")) {
+        if hit
+            .header("if-range")
+            .is_some_and(|validator| Some(validator) != self.value("etag") && Some(validator) != self.value("last-modified"))
+        {
             return None;
         }
         let (first, last) = range.split_once('-')?;
@@ -242,7 +245,9 @@ impl Answer {
         };
         let mut sent = 0;
         // A short answer goes out in one piece, so that what a client sees first does not depend on the network.
-        let framed = |piece: &[u8]| if self.chunked { [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat() } else { piece.to_vec() };
+        let framed = |piece: &[u8]| {
+            if self.chunked { [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat() } else { piece.to_vec() }
+        };
         match &self.end {
             End::Drip(pause) => {
                 let _ = write_all(stream, &head).await;

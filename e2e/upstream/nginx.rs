@@ -1,8 +1,16 @@
 //! A real nginx that serves a directory over HTTP and HTTPS.
 
-use std::{net::SocketAddr, path::{Path, PathBuf}, process::Command, time::{Duration, Instant}};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
 
-use super::{Authority, process::{Process, free_address}};
+use super::{
+    Authority,
+    process::{Process, free_address},
+};
 
 /// A running nginx.
 pub struct Nginx {

@@ -15,7 +15,8 @@ impl Process {
     pub fn start(mut command: Command, address: SocketAddr, log: &Path) -> Self {
         let output = std::fs::File::create(log).expect("log");
         let errors = output.try_clone().expect("log");
-        let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let child =
+            command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let mut process = Self(child);
         let deadline = Instant::now() + Duration::from_secs(30);
         while TcpStream::connect(address).is_err() {

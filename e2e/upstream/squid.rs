@@ -1,8 +1,15 @@
 //! A real squid as forward proxy, without cache.
 
-use std::{net::SocketAddr, process::Command, time::{Duration, Instant}};
+use std::{
+    net::SocketAddr,
+    process::Command,
+    time::{Duration, Instant},
+};
 
-use super::{nginx::is_root, process::{Process, free_address}};
+use super::{
+    nginx::is_root,
+    process::{Process, free_address},
+};
 
 /// A running squid.
 pub struct Squid {

@@ -81,7 +81,10 @@ impl Egress {
         }
         let (proxy_host, proxy_port) = host_and_port(proxy.url())?;
         let failed = |what: String| Fault::Proxy { proxy: proxy.to_string(), what };
-        let tcp = self.tcp(&proxy_host, proxy_port, Trust::Written, route).await.map_err(|fault| failed(format!("cannot be reached: {fault}")))?;
+        let tcp = self
+            .tcp(&proxy_host, proxy_port, Trust::Written, route)
+            .await
+            .map_err(|fault| failed(format!("cannot be reached: {fault}")))?;
         let mut io: Box<dyn Io> = if proxy.url().scheme() == "https" {
             // The way to the proxy is trusted by the common authorities; an entry's own are for its upstream.
             let common = self.inner.trusts.config(None).map_err(|what| Fault::CaBundle { what })?;
@@ -136,7 +139,9 @@ impl Egress {
             })
             .collect();
         match (allowed.is_empty(), refused) {
-            (true, Some((address, class))) => Err(Fault::AddressRefused { host: host.to_string(), address, class, led: trust == Trust::Led }),
+            (true, Some((address, class))) => {
+                Err(Fault::AddressRefused { host: host.to_string(), address, class, led: trust == Trust::Led })
+            }
             _ => Ok(allowed),
         }
     }
@@ -145,7 +150,8 @@ impl Egress {
 /// The host and port of a URL.
 fn host_and_port(url: &Url) -> Result<(Host<String>, u16), Fault> {
     let host = url.host().map(|host| host.to_owned());
-    host.zip(url.port_or_known_default()).ok_or_else(|| Fault::Unresolved { host: String::new(), what: "the address has no host".to_owned() })
+    host.zip(url.port_or_known_default())
+        .ok_or_else(|| Fault::Unresolved { host: String::new(), what: "the address has no host".to_owned() })
 }
 
 /// The address that a host is, where it is not a name.

@@ -300,7 +300,9 @@ impl SourceError {
             | Fault::Interrupted { .. }
             | Fault::SchematicNotYetKnown { .. }
             | Fault::NotAFactory { .. } => Reason::Unavailable,
-            Fault::AddressRefused { .. } | Fault::RedirectRefused { .. } | Fault::HeadersTooLarge { .. } | Fault::Encoded { .. } => Reason::EgressRefused,
+            Fault::AddressRefused { .. } | Fault::RedirectRefused { .. } | Fault::HeadersTooLarge { .. } | Fault::Encoded { .. } => {
+                Reason::EgressRefused
+            }
             Fault::UnfitCredentials => Reason::Unauthorized,
             Fault::Tls { .. } | Fault::CaBundle { .. } => Reason::TLSFailed,
             Fault::Truncated { .. } | Fault::Excess { .. } | Fault::WrongPart { .. } => Reason::Corrupt,

@@ -31,7 +31,8 @@ impl TryFrom<BTreeMap<String, Vec<HttpUrl>>> for Mirrors {
         map.into_iter()
             .map(|(host, bases)| {
                 let parsed: Option<HttpUrl> = format!("https://{host}").parse().ok();
-                let plain = parsed.is_some_and(|url| url.url()[Position::AfterPort..].trim_start_matches('/').is_empty()) && !host.ends_with('/');
+                let plain =
+                    parsed.is_some_and(|url| url.url()[Position::AfterPort..].trim_start_matches('/').is_empty()) && !host.ends_with('/');
                 if !plain {
                     return Err(InvalidValue::new("host of a mirror list", &host, "must be `host` or `host:port`"));
                 }
@@ -61,7 +62,10 @@ impl Mirrors {
         let url = origin.url();
         let host = url.host_str().unwrap_or_default();
         let port = url.port_or_known_default().unwrap_or_default();
-        self.0.get(&format!("{host}:{port}")).or_else(|| self.0.get(&url[Position::BeforeHost..Position::AfterPort])).map_or(&[], Vec::as_slice)
+        self.0
+            .get(&format!("{host}:{port}"))
+            .or_else(|| self.0.get(&url[Position::BeforeHost..Position::AfterPort]))
+            .map_or(&[], Vec::as_slice)
     }
 }
 
@@ -95,7 +99,11 @@ mod tests {
     fn places(json: &str, origin: &str, first: Option<&str>, demoted: &[&str]) -> Vec<String> {
         let mirrors: Mirrors = serde_json::from_str(json).expect(json);
         let demoted: Vec<_> = demoted.iter().map(|text| url(text)).collect();
-        mirrors.places(&url(origin), first.map(url).as_ref(), &demoted).iter().map(|place| format!("{}{}", place.url, if place.is_origin { " origin" } else { "" })).collect()
+        mirrors
+            .places(&url(origin), first.map(url).as_ref(), &demoted)
+            .iter()
+            .map(|place| format!("{}{}", place.url, if place.is_origin { " origin" } else { "" }))
+            .collect()
     }
 
     const TWO: &str = r#"{"up.example": ["https://a.example/up/", "https://b.example"]}"#;
@@ -112,8 +120,14 @@ mod tests {
     #[test]
     fn a_bad_place_is_asked_last_and_a_resumed_one_first() {
         let origin = "https://up.example/x";
-        assert_eq!(places(TWO, origin, None, &["https://a.example/up/x"]), ["https://b.example/x", "https://up.example/x origin", "https://a.example/up/x"]);
-        assert_eq!(places(TWO, origin, Some(origin), &[]), ["https://up.example/x origin", "https://a.example/up/x", "https://b.example/x"]);
+        assert_eq!(
+            places(TWO, origin, None, &["https://a.example/up/x"]),
+            ["https://b.example/x", "https://up.example/x origin", "https://a.example/up/x"]
+        );
+        assert_eq!(
+            places(TWO, origin, Some(origin), &[]),
+            ["https://up.example/x origin", "https://a.example/up/x", "https://b.example/x"]
+        );
     }
 
     #[test]

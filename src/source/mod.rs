@@ -204,8 +204,10 @@ impl Egress {
                 deadline: deadline.min(Instant::now() + settings.deadlines.connect),
                 small: request.small,
             };
-            let (answer, driver) =
-                self.exchange(request, &route, with_credentials, &request_id, deadline).await.map_err(|fault| SourceError::new(fault, at(&url)))?;
+            let (answer, driver) = self
+                .exchange(request, &route, with_credentials, &request_id, deadline)
+                .await
+                .map_err(|fault| SourceError::new(fault, at(&url)))?;
             let (head, incoming) = answer.into_parts();
             if !redirect::is_redirect(head.status) {
                 let announced = if request.method == Method::HEAD { None } else { content_length(&head.headers) };

@@ -79,7 +79,8 @@ pub struct Facts {
 impl Facts {
     pub(super) fn of(response: &Response, place: &Place, length: Option<u64>) -> Self {
         let headers = &response.headers;
-        let ranges = headers.get(header::ACCEPT_RANGES).and_then(|value| value.to_str().ok()).map(|text| text.trim().eq_ignore_ascii_case("bytes"));
+        let ranges =
+            headers.get(header::ACCEPT_RANGES).and_then(|value| value.to_str().ok()).map(|text| text.trim().eq_ignore_ascii_case("bytes"));
         let part = response.status == StatusCode::PARTIAL_CONTENT;
         Self {
             from: place.url.clone(),
@@ -148,7 +149,13 @@ impl Egress {
         Err(round.into_error())
     }
 
-    async fn open_place(&self, request: &OpenRequest<'_>, place: &Place, target: &Target, resume: Option<&Resume>) -> Result<Opened, SourceError> {
+    async fn open_place(
+        &self,
+        request: &OpenRequest<'_>,
+        place: &Place,
+        target: &Target,
+        resume: Option<&Resume>,
+    ) -> Result<Opened, SourceError> {
         let opened = |facts, offset, body| Opened { facts, offset, body, schematic_id: target.schematic_id.clone() };
         if let Some(resume) = resume {
             let response = self.send(&resumed(place_request(request, place, Method::GET), resume)).await?;
@@ -166,9 +173,13 @@ impl Egress {
                         }
                         return Ok(opened(facts, resume.offset, body));
                     }
-                    Err(what) => tracing::debug!(url = %shown(&response.url), what, "the rest of a download is not what it should be: starting over"),
+                    Err(what) => {
+                        tracing::debug!(url = %shown(&response.url), what, "the rest of a download is not what it should be: starting over")
+                    }
                 },
-                StatusCode::OK | StatusCode::NON_AUTHORITATIVE_INFORMATION => return self.whole(response, place).map(|(facts, body)| opened(facts, 0, body)),
+                StatusCode::OK | StatusCode::NON_AUTHORITATIVE_INFORMATION => {
+                    return self.whole(response, place).map(|(facts, body)| opened(facts, 0, body));
+                }
                 // The file is shorter than what is there: it changed.
                 StatusCode::RANGE_NOT_SATISFIABLE => {}
                 _ => return Err(response.refusal(target.hint).await),
@@ -176,8 +187,12 @@ impl Egress {
         }
         let response = self.send(&place_request(request, place, Method::GET)).await?;
         match response.status {
-            StatusCode::OK | StatusCode::NON_AUTHORITATIVE_INFORMATION => self.whole(response, place).map(|(facts, body)| opened(facts, 0, body)),
-            StatusCode::PARTIAL_CONTENT => Err(response.error(Fault::WrongPart { what: "a part, though the whole file was asked for".to_owned() })),
+            StatusCode::OK | StatusCode::NON_AUTHORITATIVE_INFORMATION => {
+                self.whole(response, place).map(|(facts, body)| opened(facts, 0, body))
+            }
+            StatusCode::PARTIAL_CONTENT => {
+                Err(response.error(Fault::WrongPart { what: "a part, though the whole file was asked for".to_owned() }))
+            }
             _ => Err(response.refusal(target.hint).await),
         }
     }
@@ -194,7 +209,9 @@ impl Egress {
 
     /// Refuses bytes that are not the file's own, or too many of them.
     pub(super) fn check_bytes(&self, response: &Response, place: &Place, length: Option<u64>) -> Result<(), SourceError> {
-        if let Some((header, coding)) = response.encoding().filter(|(_, coding)| !is_label_of_file(coding, &[place.url.url(), &response.url])) {
+        if let Some((header, coding)) =
+            response.encoding().filter(|(_, coding)| !is_label_of_file(coding, &[place.url.url(), &response.url]))
+        {
             let coding = super::answer::clean(&coding, &[]);
             return Err(response.error(Fault::Encoded { header, coding }));
         }
@@ -209,7 +226,12 @@ impl Egress {
     pub(super) async fn round(&self, request: &OpenRequest<'_>) -> Result<Round, SourceError> {
         let target = self.target(request).await?;
         let places = self.settings().mirrors.places(&target.url, request.resume.map(|resume| &resume.from), request.demoted);
-        Ok(Round { target, origin: places.iter().position(|place| place.is_origin).unwrap_or_default(), places: places.into_iter(), failures: Vec::new() })
+        Ok(Round {
+            target,
+            origin: places.iter().position(|place| place.is_origin).unwrap_or_default(),
+            places: places.into_iter(),
+            failures: Vec::new(),
+        })
     }
 
     /// Keeps the failure of one place; a factory that does not know a document's schematic is given it.

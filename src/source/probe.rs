@@ -54,7 +54,9 @@ impl Egress {
         let length = match response.status {
             StatusCode::OK | StatusCode::NON_AUTHORITATIVE_INFORMATION => super::content_length(&response.headers),
             StatusCode::PARTIAL_CONTENT if !is_odd_part(&response) => range::content_range(&response.headers).and_then(|part| part.total),
-            StatusCode::PARTIAL_CONTENT => return Err(response.error(Fault::WrongPart { what: "a part, though the whole file was asked for".to_owned() })),
+            StatusCode::PARTIAL_CONTENT => {
+                return Err(response.error(Fault::WrongPart { what: "a part, though the whole file was asked for".to_owned() }));
+            }
             _ => return Err(response.refusal(target.hint).await),
         };
         self.check_bytes(&response, place, length)?;

@@ -32,7 +32,9 @@ impl ProxySettings {
     /// # Errors
     /// A value that is no proxy URL or no list of hosts, with the variable's name.
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidValue> {
-        let get = |name: &str| [name.to_owned(), name.to_ascii_uppercase()].iter().find_map(|name| variable(name).filter(|v| !v.trim().is_empty()));
+        let get = |name: &str| {
+            [name.to_owned(), name.to_ascii_uppercase()].iter().find_map(|name| variable(name).filter(|v| !v.trim().is_empty()))
+        };
         let proxy = |name: &str| get(name).or_else(|| get("all_proxy")).map(|text| text.parse()).transpose();
         Ok(Self {
             http: proxy("http_proxy")?,
@@ -124,9 +126,15 @@ impl std::str::FromStr for ProxyUrl {
         let text = text.trim();
         let with_scheme = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
         // What does not parse may still hold a password: only a parsed URL is shown.
-        let invalid = |shown: &str| InvalidValue::new("proxy URL", shown, "must be `http://[user:password@]host[:port]` or `https://…`; SOCKS is not supported");
+        let invalid = |shown: &str| {
+            InvalidValue::new("proxy URL", shown, "must be `http://[user:password@]host[:port]` or `https://…`; SOCKS is not supported")
+        };
         let url = Url::parse(&with_scheme).map_err(|_| invalid("…"))?;
-        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) || url.path().len() > 1 || url.query().is_some() {
+        if !matches!(url.scheme(), "http" | "https")
+            || url.host_str().is_none_or(str::is_empty)
+            || url.path().len() > 1
+            || url.query().is_some()
+        {
             return Err(invalid(&public_url(&url)));
         }
         Ok(Self(url))
@@ -158,7 +166,10 @@ struct Exception {
 enum Hosts {
     All,
     /// The name (without leading dot), and whether the name itself matches too.
-    Name { name: String, itself: bool },
+    Name {
+        name: String,
+        itself: bool,
+    },
     Block(IpNet),
 }
 
@@ -220,7 +231,11 @@ impl std::str::FromStr for NoProxy {
             .filter(|item| !item.is_empty())
             .map(|item| {
                 Exception::parse(item).ok_or_else(|| {
-                    InvalidValue::new("item of `no_proxy`", item, "must be a host, `.suffix`, address or CIDR block, each with an optional `:port`, or `*`")
+                    InvalidValue::new(
+                        "item of `no_proxy`",
+                        item,
+                        "must be a host, `.suffix`, address or CIDR block, each with an optional `:port`, or `*`",
+                    )
                 })
             })
             .collect::<Result<_, _>>()

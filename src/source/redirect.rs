@@ -114,7 +114,8 @@ mod tests {
 
     #[test]
     fn a_signature_is_not_shown_and_a_long_location_not_used() {
-        let (shown, _) = hop("https://a.example/", "https://a.example/", 302, "http://s3.example/k?X-Amz-Signature=hunter2", false).expect_err("downgrade");
+        let (shown, _) = hop("https://a.example/", "https://a.example/", 302, "http://s3.example/k?X-Amz-Signature=hunter2", false)
+            .expect_err("downgrade");
         assert_eq!(shown, "http://s3.example/k?…");
         let long = format!("https://a.example/{}", "a".repeat(9000));
         assert_eq!(hop("https://a.example/", "https://a.example/", 302, &long, false).expect_err("long").1, RedirectRefusal::Unusable);

@@ -181,9 +181,27 @@ mod tests {
     const ID: &str = "ce4c980550dd2ab1b17bbf2b08801c7eb59418eafe8f279833297925d67c7515";
 
     #[rstest]
-    #[case("https://factory.talos.dev", "openstack", Architecture::Amd64, false, "https://factory.talos.dev/image/ID/v1.13.6/openstack-amd64.raw.xz")]
-    #[case("https://f.example/sub/", "metal", Architecture::Arm64, true, "https://f.example/sub/image/ID/v1.13.6/metal-arm64-secureboot.raw.xz")]
-    fn urls(#[case] factory: &str, #[case] platform: &str, #[case] architecture: Architecture, #[case] secure_boot: bool, #[case] expected: &str) {
+    #[case(
+        "https://factory.talos.dev",
+        "openstack",
+        Architecture::Amd64,
+        false,
+        "https://factory.talos.dev/image/ID/v1.13.6/openstack-amd64.raw.xz"
+    )]
+    #[case(
+        "https://f.example/sub/",
+        "metal",
+        Architecture::Arm64,
+        true,
+        "https://f.example/sub/image/ID/v1.13.6/metal-arm64-secureboot.raw.xz"
+    )]
+    fn urls(
+        #[case] factory: &str,
+        #[case] platform: &str,
+        #[case] architecture: Architecture,
+        #[case] secure_boot: bool,
+        #[case] expected: &str,
+    ) {
         let id = ID.parse().expect("id");
         let factory = TalosFactory {
             schematic: Schematic::Id(ID.parse().expect("id")),

@@ -78,7 +78,9 @@ pub(super) fn explain(error: &rustls::Error) -> String {
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => "its certificate has expired".to_owned(),
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "its certificate is not valid yet".to_owned(),
             CertificateError::UnknownIssuer => "its certificate is signed by an authority that is not trusted here".to_owned(),
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => "its certificate is for another name".to_owned(),
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                "its certificate is for another name".to_owned()
+            }
             CertificateError::Revoked => "its certificate is revoked".to_owned(),
             other => format!("its certificate is not acceptable: {}", super::answer::clean(&other.to_string(), &[])),
         },

@@ -37,7 +37,9 @@ impl Resolver {
     /// What the resolver said, in words fit for a message.
     pub async fn resolve(self, host: &str, random: &dyn SecureRandom) -> Result<Vec<IpAddr>, String> {
         let mut addresses = match self {
-            Self::System => tokio::net::lookup_host((host, 0)).await.map_err(|error| error.to_string())?.map(|address| address.ip()).collect(),
+            Self::System => {
+                tokio::net::lookup_host((host, 0)).await.map_err(|error| error.to_string())?.map(|address| address.ip()).collect()
+            }
             Self::Server(server) => {
                 let (v4, v6) = tokio::join!(ask(server, host, RecordType::A, random), ask(server, host, RecordType::Aaaa, random));
                 match (v4, v6) {

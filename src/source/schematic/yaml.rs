@@ -86,7 +86,9 @@ fn is_plain_number(text: &str) -> bool {
 /// number, date or indicator, and has no `: `, no ` #` and nothing else that ends a plain scalar.
 fn is_plain(text: &str) -> bool {
     let start = text.strip_prefix('-').unwrap_or(text);
-    let inner = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.' | b'/' | b'=' | b':' | b',' | b'+' | b'@' | b'%' | b'\'' | b' ');
+    let inner = |c: u8| {
+        c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.' | b'/' | b'=' | b':' | b',' | b'+' | b'@' | b'%' | b'\'' | b' ')
+    };
     let fits = start.starts_with(|c: char| c.is_ascii_alphabetic()) && text.bytes().all(inner);
     fits && !text.ends_with([':', ' ']) && !text.contains(": ")
 }
@@ -96,6 +98,7 @@ fn block(text: &str) -> Option<Scalar> {
     let (body, ended) = text.strip_suffix('\n').map_or((text, false), |body| (body, true));
     let lines: Vec<String> = body.split('\n').map(str::to_owned).collect();
     let fits = |line: &String| line.bytes().all(|c| matches!(c, b' '..=b'~')) && !line.ends_with(' ');
-    let framed = lines.first().is_some_and(|line| !line.is_empty() && !line.starts_with(' ')) && lines.last().is_some_and(|line| !line.is_empty());
+    let framed =
+        lines.first().is_some_and(|line| !line.is_empty() && !line.starts_with(' ')) && lines.last().is_some_and(|line| !line.is_empty());
     (framed && lines.iter().all(fits)).then_some(Scalar::Block(lines, ended))
 }
