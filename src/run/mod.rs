@@ -2,13 +2,13 @@
 //! metrics, its events and its end. Nothing here knows what a golden image is.
 
 pub mod backoff;
-// pub mod certs;
+pub mod certs;
 pub mod client;
-// pub mod events;
-// pub mod health;
+pub mod events;
+pub mod health;
 pub mod lease;
-// pub mod metrics;
-// pub mod shutdown;
+pub mod metrics;
+pub mod shutdown;
 
 /// Fills a buffer from the operating system's random source.
 ///
