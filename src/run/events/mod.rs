@@ -93,7 +93,6 @@ impl Recorder {
 }
 
 /// Publishes what a [`Recorder`] takes.
-#[derive(Debug)]
 pub struct Publisher {
     queue: mpsc::Receiver<Note>,
     client: Client,
