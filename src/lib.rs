@@ -6,4 +6,5 @@ pub mod api;
 pub mod catalog;
 pub mod model;
 pub mod rules;
+pub mod source;
 pub mod spool;
