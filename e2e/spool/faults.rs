@@ -63,8 +63,7 @@ async fn work(root: &Path, decodes: bool, mut fetched: impl FnMut(&str)) -> Resu
         let half = bytes.len() / 2;
         if length < half {
             data.write_all_at(&bytes[length..half], length as u64).map_err(written)?;
-            data.sync_data().map_err(written)?;
-            draft.checkpoint(half as u64)?;
+            draft.checkpoint(&data, half as u64)?;
         }
         let from = length.max(half);
         data.write_all_at(&bytes[from..], from as u64).map_err(written)?;

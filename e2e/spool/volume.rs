@@ -100,7 +100,7 @@ async fn a_volume_that_others_fill_stops_a_download_which_goes_on_once_there_is_
         fill(&volume.path.join("filler"));
         let full = data.write_all_at(&disk[MIB as usize..], MIB).expect_err("the volume is full");
         assert_eq!(SpoolError::io("write", "data", full).reason(), Reason::SpoolFull);
-        let full = draft.checkpoint(MIB).expect_err("the volume is full");
+        let full = draft.checkpoint(&data, MIB).expect_err("the volume is full");
         assert_eq!(full.reason(), Reason::SpoolFull, "{full}");
     }
     // What is there can still be read, and opened by the next process.

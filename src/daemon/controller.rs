@@ -23,7 +23,7 @@ use crate::{
         self, Action, Decision, FetchView, ImportOrder, Metadata, Note, Observed, Pacer, Permits, Queue, Reference, SpooledView,
         UpstreamView, decide, observe,
     },
-    intake::Intake,
+    intake::{self, Intake, IntakeRequest},
     model::{Digest, DiskSize, GoldenName, Identity, Image, Schematic, Source},
     rules::{ImporterFacts, Reason, marks},
     run::{
@@ -421,26 +421,56 @@ impl Term {
         let schematic_id = status.schematic_id.as_ref().and_then(|id| id.parse().ok());
         let Some(identity) = image.identity(schematic_id.as_ref()) else { return };
         let (intake, metrics) = (self.shared.intake.clone(), Arc::clone(&self.shared.metrics));
-        let request = crate::intake::Request {
+        let fits: crate::intake::Fits = Arc::new(move |disk| match largest_target {
+            Some(largest) if largest < disk => Err(format!(
+                "The disk has {disk} and the largest target {largest}: it needs at least {}.",
+                disk.round_up_to_mib()
+            )),
+            _ => Ok(()),
+        });
+        let request = IntakeRequest {
             identity,
             source: image.source.clone(),
             schematic_id,
             digest: image.digest,
             ca_bundle: self.ca_bundle(image),
-            largest_target,
             credentials: None,
+            fits,
         };
         let name = image.name.to_string();
-        self.jobs.start(uid, image.name.as_str(), |progress, cancel| async move {
+        self.jobs.start(uid, image.name.as_str(), |told, cancel| async move {
             let began = Instant::now();
-            let told = progress.clone();
-            let outcome = intake.run(request, move |percent| told.tell(percent), cancel).await;
+            let kind = source_kind(&request.source);
+            let (progress, mut steps) = tokio::sync::watch::channel(intake::Progress::default());
+            let work = intake.run(&request, &progress, &cancel);
+            let telling = async {
+                let (mut received, mut fetched) = (0, None);
+                while steps.changed().await.is_ok() {
+                    let step = *steps.borrow_and_update();
+                    if let Some(percent) = step.percent() {
+                        told.tell(percent);
+                    }
+                    metrics.fetched(&name, step.received.saturating_sub(received));
+                    received = step.received.max(received);
+                    if step.stage == intake::Stage::Verifying && fetched.is_none() {
+                        fetched = Some(began.elapsed());
+                        metrics.fetch_took(kind, began.elapsed());
+                    }
+                }
+                std::future::pending::<()>().await;
+            };
+            let outcome = tokio::select! {
+                outcome = work => outcome,
+                () = telling => unreachable!("it never ends"),
+            };
             match outcome {
                 Ok(spooled) => {
-                    tracing::info!(image = name, bytes = spooled.record.artifact.size, format = spooled.record.artifact.format, took = ?began.elapsed(), "fetched and verified");
-                    metrics.fetched(&name, spooled.record.artifact.size);
+                    metrics.intake_took(kind, began.elapsed());
+                    let artifact = &spooled.record.artifact;
+                    tracing::info!(image = name, bytes = artifact.size, format = artifact.format, took = ?began.elapsed(), "fetched and verified");
                     FetchView::Idle
                 }
+                Err(intake::IntakeError::Cancelled) => FetchView::Idle,
                 Err(error) => {
                     let reason = error.reason();
                     metrics.failed(&name, reason);
@@ -487,6 +517,15 @@ impl Term {
             text: note.message.clone(),
         });
         tracing::info!(image = object.name_any(), reason = %note.reason, message = note.message, "state changed");
+    }
+}
+
+/// The kind of a source, as a metric's label.
+const fn source_kind(source: &Source) -> &'static str {
+    match source {
+        Source::TalosFactory(_) => "talosFactory",
+        Source::ContainerDisk { .. } => "containerDisk",
+        Source::Http { .. } => "http",
     }
 }
 

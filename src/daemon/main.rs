@@ -20,7 +20,8 @@ use super::{
 use crate::{
     api::GoldenImageStatus,
     golden::Queue,
-    intake::Intake,
+    artifact::Limits,
+    intake::{Bandwidth, Intake},
     run::{
         certs::{self, Keeper, Profile, Resolver},
         client,
@@ -128,7 +129,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     let (directory, size) = (arguments.spool_dir.clone(), settings.spool_size.bytes());
     let store = tokio::task::spawn_blocking(move || Store::open(&directory, size)).await.map_err(|error| Fatal::Other(error.to_string()))??;
     let egress = Egress::new(settings.egress.clone())?;
-    let intake = Intake::new(egress.clone(), store.clone(), intake_settings(&settings));
+    let intake = intake(&settings, &egress, &store);
 
     let queue: Arc<Queue<String>> = Arc::default();
     let list_changed = Arc::new(Notify::new());
@@ -266,12 +267,11 @@ fn not_ready(cluster: &Cluster) -> Vec<String> {
     cluster.images.all().iter().map(|image| image.name_any()).collect()
 }
 
-fn intake_settings(settings: &Settings) -> crate::intake::Settings {
-    crate::intake::Settings {
-        bandwidth: settings.bandwidth.map(crate::model::DiskSize::bytes),
-        largest_disk: settings.largest_disk.bytes(),
-        ..crate::intake::Settings::default()
-    }
+/// The intake with the hoster's limits.
+fn intake(settings: &Settings, egress: &Egress, store: &Store) -> Intake {
+    let bandwidth = settings.bandwidth.and_then(|rate| std::num::NonZeroU64::new(rate.bytes())).map_or_else(Bandwidth::default, Bandwidth::limited);
+    let limits = Limits { max_virtual_size: settings.largest_disk.bytes(), ..Limits::default() };
+    Intake { egress: egress.clone(), store: store.clone(), limits, bandwidth }
 }
 
 /// What a replica does when it leads.

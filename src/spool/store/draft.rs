@@ -155,11 +155,12 @@ impl Draft {
         Ok(data)
     }
 
-    /// Notes that the first `length` bytes are on the volume: the caller has synced them.
+    /// Syncs `data` and notes that its first `length` bytes are on the volume.
     ///
     /// # Errors
     /// When the volume fails.
-    pub fn checkpoint(&self, length: u64) -> Result<(), SpoolError> {
+    pub fn checkpoint(&self, data: &File, length: u64) -> Result<(), SpoolError> {
+        self.sync(data.sync_data())?;
         let _volume = self.volume()?;
         let sidecar = lock(&self.sidecar).clone();
         sidecar.map_or(Ok(()), |sidecar| self.write_sidecar(Sidecar { durable: length, ..sidecar }))
@@ -170,7 +171,7 @@ impl Draft {
     /// # Errors
     /// When the volume fails.
     pub fn complete(&self, data: &File, length: u64, digest: Digest) -> Result<(), SpoolError> {
-        data.sync_all().map_err(|e| SpoolError::io("sync", self.store.0.layout.data(&self.identity), e))?;
+        self.sync(data.sync_all())?;
         let _volume = self.volume()?;
         let sidecar = lock(&self.sidecar).clone();
         sidecar.map_or(Ok(()), |sidecar| {
@@ -202,8 +203,8 @@ impl Draft {
         // Synced without holding the volume, since that may take long; that it is still there is asked before, for a fit
         // answer, and after.
         drop(self.volume()?);
-        let synced = File::open(&source).and_then(|file| file.sync_all());
-        synced.map_err(|e| SpoolError::io("sync", &source, e))?;
+        let file = File::open(&source).map_err(|e| SpoolError::io("open", &source, e))?;
+        self.sync(file.sync_all())?;
 
         let volume = self.volume()?;
         let digest = record.disk.digest;
@@ -233,6 +234,11 @@ impl Draft {
         Ok(Spooled { record, lease })
     }
 
+    /// The error for a failed read or write of the download's file.
+    pub fn failed(&self, action: &'static str, error: io::Error) -> SpoolError {
+        SpoolError::io(action, self.store.0.layout.data(&self.identity), error)
+    }
+
     /// Has all that was downloaded removed when the draft is dropped.
     pub fn discard(&self) {
         self.discarded.store(true, Ordering::Relaxed);
@@ -245,6 +251,15 @@ impl Draft {
             return Err(SpoolError::Vanished { path: self.store.0.layout.root().to_owned() });
         }
         Ok(volume)
+    }
+
+    /// What came of syncing `data`. After a failure nobody knows which bytes the kernel dropped, and a second sync would
+    /// say that all is well (`fsync(2)`, notes), so the download is not kept.
+    fn sync(&self, done: io::Result<()>) -> Result<(), SpoolError> {
+        done.map_err(|e| {
+            self.discard();
+            self.failed("sync", e)
+        })
     }
 
     fn write_sidecar(&self, sidecar: Sidecar) -> Result<(), SpoolError> {

@@ -210,8 +210,7 @@ async fn bytes_of_another_boot_are_trusted_as_far_as_they_were_synced() {
     let draft = begin(&store, 1).await;
     let mut data = draft.start(sidecar(true)).expect("start");
     data.write_all(b"0123456789").expect("write");
-    data.sync_data().expect("sync");
-    draft.checkpoint(6).expect("checkpoint");
+    draft.checkpoint(&data, 6).expect("checkpoint");
     drop((draft, store));
     let path = root.path().join(format!("partial/{}/about.json", identity(1)));
     let mut about: serde_json::Value = serde_json::from_slice(&fs::read(&path).expect("read")).expect("json");

@@ -1,0 +1,322 @@
+//! From an upstream, or what a former attempt left, to every byte of the artifact in the draft.
+
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    sync::{Arc, atomic::Ordering},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use k8s_openapi::jiff::Timestamp;
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    Attempt, Failure, IntakeError, Progress, Stage, blocking, check_fits,
+    pipe::{Pipe, STEP, Start},
+};
+use crate::{
+    artifact::{ArtifactError, DiskFormat, Format, Probe, Prober, output_upper_bound},
+    model::{Digest, HttpUrl},
+    source::{Facts, OpenRequest, Opened, Resume},
+    spool::{ArtifactFacts, Sidecar, SpoolError},
+};
+
+/// Every byte of an artifact, in the draft, hashed, and the room that is reserved for the disk.
+pub(super) struct Fetched {
+    pub(super) file: Arc<File>,
+    pub(super) artifact: ArtifactFacts,
+    pub(super) format: Format,
+    /// Bytes reserved beside the download.
+    pub(super) room: u64,
+}
+
+/// The beginning of an artifact in the draft: what a former attempt left, or nothing.
+struct Beginning {
+    file: Arc<File>,
+    length: u64,
+    hasher: Sha256,
+    looked: Looked,
+    sidecar: Sidecar,
+}
+
+/// What is known of the format.
+enum Looked {
+    /// More bytes are needed.
+    More(Prober),
+    /// All that the bytes will tell.
+    Done(Probe),
+}
+
+/// Bytes read at once when a download is hashed again.
+const PIECE: usize = 1 << 20;
+
+/// The least room that is reserved for a disk whose size is not known before it is decoded.
+const LEAST_ROOM: u64 = 64 << 20;
+
+impl Attempt<'_> {
+    /// Fetches what is not there yet; also gives the mirror that it came from, if it did.
+    pub(super) async fn fetch(&mut self) -> Result<(Fetched, Option<HttpUrl>), Failure> {
+        let beginning = if std::mem::take(&mut self.before) { self.look_again().await? } else { None };
+        let beginning = match beginning {
+            Some(whole) if whole.sidecar.total == Some(whole.length) => {
+                tracing::debug!(image = %self.request.identity, bytes = whole.length, "every byte is here already");
+                return Ok((self.finish_whole(whole).await?, None));
+            }
+            beginning => beginning,
+        };
+        let resume = beginning.as_ref().and_then(|beginning| {
+            let resume = serde_json::from_value::<Resume>(beginning.sidecar.resume.clone()?).ok()?;
+            Some(Resume { offset: beginning.length, total: beginning.sidecar.total, ..resume })
+        });
+        self.progress.send_replace(Progress { stage: Stage::Opening, ..Progress::default() });
+        let request = self.request;
+        let ask = OpenRequest {
+            source: &request.source,
+            schematic_id: request.schematic_id.as_ref(),
+            ca_bundle: request.ca_bundle.as_deref(),
+            credentials: request.credentials.as_ref(),
+            resume: resume.as_ref(),
+            demoted: &self.demoted,
+        };
+        let opened = self.intake.egress.open(&ask).await?;
+        if self.demoted.contains(&opened.facts.from) {
+            return Err(Failure::Again);
+        }
+        let mirror = opened.facts.is_mirror.then(|| opened.facts.from.clone());
+        // From zero, whatever was there: upstream has other bytes now, or cannot go on.
+        let beginning = beginning.filter(|_| opened.offset > 0);
+        match self.receive(opened, beginning).await {
+            Ok(fetched) => Ok((fetched, mirror)),
+            Err(error) => Err(blamed_on(error, mirror)),
+        }
+    }
+
+    /// Hashes what a former attempt left, and looks at it as if it came from upstream now.
+    async fn look_again(&self) -> Result<Option<Beginning>, Failure> {
+        let draft = self.draft.share();
+        let Some(before) = draft.before().cloned() else { return Ok(None) };
+        self.progress.send_replace(Progress { stage: Stage::Rehashing, total: before.sidecar.total, ..Progress::default() });
+        let prober = Prober::new(before.sidecar.total, &self.intake.limits);
+        let progress = self.progress.clone();
+        let read = blocking(move |stop| -> Result<Result<Beginning, ArtifactError>, SpoolError> {
+            let file = Arc::new(draft.resume()?);
+            let (mut hasher, mut looked) = (Sha256::new(), Looked::More(prober));
+            let mut piece = vec![0; PIECE];
+            let mut at = 0;
+            while at < before.length && !stop.load(Ordering::Relaxed) {
+                let wanted = usize::try_from(before.length - at).unwrap_or(PIECE).min(PIECE);
+                file.read_exact_at(&mut piece[..wanted], at).map_err(|e| draft.failed("read", e))?;
+                hasher.update(&piece[..wanted]);
+                looked = match looked.feed(&piece[..wanted]) {
+                    Ok(looked) => looked,
+                    Err(error) => return Ok(Err(error)),
+                };
+                at += wanted as u64;
+                progress.send_modify(|progress| progress.done = at);
+            }
+            Ok(Ok(Beginning { file, length: at, hasher, looked, sidecar: before.sidecar }))
+        });
+        match read.await?? {
+            Ok(beginning) => Ok(Some(beginning)),
+            // It was judged before it was stored, so it is the volume that changed it; upstream is asked anew.
+            Err(error) => {
+                tracing::warn!(image = %self.request.identity, error = %error, "what was left of a download is damaged: starting over");
+                Ok(None)
+            }
+        }
+    }
+
+    /// What a former attempt left is all of it.
+    async fn finish_whole(&self, beginning: Beginning) -> Result<Fetched, IntakeError> {
+        let Beginning { file, length, hasher, looked, sidecar } = beginning;
+        let digest = Digest::from_bytes(hasher.finalize().into());
+        if sidecar.complete.is_some_and(|noted| noted != digest) {
+            let draft = self.draft.share();
+            draft.discard();
+            return Err(draft.failed("trust", io::ErrorKind::InvalidData.into()).into());
+        }
+        let probe = looked.finish().map_err(|error| blame(error, &sidecar.resolved_url))?;
+        self.check(&probe)?;
+        let room = self.reserve(length, &probe).await?;
+        self.judge(file, length, digest, probe.format, room, sidecar)
+    }
+
+    /// Takes the rest of the artifact, or all of it, from upstream.
+    async fn receive(&self, opened: Opened, beginning: Option<Beginning>) -> Result<Fetched, IntakeError> {
+        let Opened { facts, mut body, .. } = opened;
+        let is_new = beginning.is_none();
+        let (kept, offset, hasher, mut looked, mut sidecar) = match beginning {
+            Some(Beginning { file, length, hasher, looked, sidecar }) => (Some(file), length, hasher, looked, sidecar),
+            None => (None, 0, Sha256::new(), Looked::More(Prober::new(facts.length, &self.intake.limits)), sidecar(&facts)),
+        };
+        let total = facts.length.or(sidecar.total);
+        self.progress.send_replace(Progress { stage: Stage::Fetching, done: offset, total, received: 0 });
+
+        // The first bytes wait in memory, at most 1 MiB and a chunk, until they have told what they are.
+        let mut first: Vec<Bytes> = Vec::new();
+        let probe = loop {
+            looked = match looked {
+                Looked::Done(probe) => break probe,
+                more @ Looked::More(_) => match body.chunk().await? {
+                    Some(chunk) => {
+                        self.received(chunk.len()).await;
+                        first.push(chunk.clone());
+                        // Unpacking the first kilobytes takes milliseconds: too long for a thread that serves others.
+                        blocking(move |_| more.feed(&chunk)).await?.map_err(|error| blame(error, &sidecar.resolved_url))?
+                    }
+                    None => break more.finish().map_err(|error| blame(error, &sidecar.resolved_url))?,
+                },
+            };
+        };
+        self.check(&probe)?;
+        let download = total.unwrap_or_else(|| offset.saturating_add(STEP));
+        let beside = self.reserve(download, &probe).await?;
+
+        let draft = self.draft.share();
+        let file = match kept {
+            Some(file) => file,
+            None => {
+                let (draft, sidecar) = (Arc::clone(&draft), sidecar.clone());
+                Arc::new(blocking(move |_| draft.start(sidecar)).await??)
+            }
+        };
+        let pipe = Pipe::open(Start { draft: Arc::clone(&draft), file: Arc::clone(&file), at: offset, hasher, room: download, beside });
+        let mut length = offset;
+        let mut first = first.into_iter();
+        let ended = loop {
+            let chunk = match first.next() {
+                Some(chunk) => chunk,
+                None => match body.chunk().await {
+                    Ok(Some(chunk)) => {
+                        self.received(chunk.len()).await;
+                        chunk
+                    }
+                    Ok(None) => break Ok(()),
+                    Err(error) => break Err(error),
+                },
+            };
+            length = length.saturating_add(chunk.len() as u64);
+            if !pipe.give(chunk).await {
+                // A thread has ended, and `finish` says why.
+                break Ok(());
+            }
+        };
+        // What came before an error is written too, for the next attempt to go on from.
+        let digest = pipe.finish().await?;
+        if let Err(error) = ended {
+            // A rest that brings nothing, though the length says that there is one: the bytes before it help no further.
+            if !is_new && length == offset {
+                draft.discard();
+            }
+            return Err(error.into());
+        }
+        sidecar.total = Some(length);
+        self.judge(file, length, digest, probe.format, beside, sidecar)
+    }
+
+    /// Every byte is here: judges it by the digest that is asked for.
+    fn judge(
+        &self,
+        file: Arc<File>,
+        length: u64,
+        digest: Digest,
+        format: Format,
+        room: u64,
+        sidecar: Sidecar,
+    ) -> Result<Fetched, IntakeError> {
+        let Sidecar { resolved_url, etag, resolved_time, .. } = sidecar;
+        if let Some(expected) = self.request.digest.filter(|expected| *expected != digest) {
+            return Err(IntakeError::DigestMismatch { expected, found: digest, size: length, from: resolved_url });
+        }
+        let artifact = ArtifactFacts { digest, size: length, format: format.to_string(), resolved_url, etag, resolved_time };
+        Ok(Fetched { file, artifact, format, room })
+    }
+
+    /// Notes and pays for bytes that came.
+    async fn received(&self, bytes: usize) {
+        self.progress.send_modify(|progress| {
+            progress.done += bytes as u64;
+            progress.received += bytes as u64;
+        });
+        self.intake.bandwidth.pay(bytes).await;
+    }
+
+    /// Whether the targets can hold what the first bytes tell of.
+    fn check(&self, probe: &Probe) -> Result<(), IntakeError> {
+        probe.virtual_size.map_or(Ok(()), |size| check_fits(self.request, size.bytes()))
+    }
+
+    /// Reserves room for a download of `length` bytes and for its disk; gives the disk's.
+    async fn reserve(&self, length: u64, probe: &Probe) -> Result<u64, SpoolError> {
+        // A packed disk whose size shows only when it is unpacked begins with less and asks for more as it goes; so does one
+        // that would not fit if every cluster of it held data, since most of them never do.
+        let guess = length.saturating_mul(8).max(LEAST_ROOM);
+        let plain_qcow2 = probe.format == Format { disk: DiskFormat::Qcow2, compression: None };
+        let most = match probe.virtual_size {
+            _ if plain_qcow2 => 0,
+            Some(size) => output_upper_bound(probe.format, size),
+            None => guess,
+        };
+        let draft = self.draft.share();
+        blocking(move |_| match draft.reserve(length.saturating_add(most)) {
+            Ok(()) => Ok(most),
+            Err(SpoolError::Full { .. }) if guess < most => draft.reserve(length.saturating_add(guess)).map(|()| guess),
+            Err(error) => Err(error),
+        })
+        .await?
+    }
+}
+
+/// Where an error is about bytes that came from a mirror, another place may do better.
+pub(super) fn blamed_on(error: IntakeError, mirror: Option<HttpUrl>) -> Failure {
+    match mirror {
+        Some(mirror) if error.blames_the_bytes() => Failure::Elsewhere(error, mirror),
+        _ => Failure::Final(error),
+    }
+}
+
+pub(super) fn blame(error: ArtifactError, from: &str) -> IntakeError {
+    IntakeError::Artifact { error, from: from.to_owned() }
+}
+
+/// What is to be known of a download, should it be cut.
+fn sidecar(facts: &Facts) -> Sidecar {
+    Sidecar {
+        resolved_url: facts.resolved_url.clone(),
+        etag: facts.etag.clone(),
+        last_modified: facts.last_modified.clone(),
+        total: facts.length,
+        resolved_time: now(),
+        resume: facts.resume_at(1).and_then(|resume| serde_json::to_value(resume).ok()),
+        complete: None,
+        durable: 0,
+        boot: String::new(),
+    }
+}
+
+impl Looked {
+    fn feed(self, bytes: &[u8]) -> Result<Self, ArtifactError> {
+        match self {
+            Self::More(mut prober) => Ok(match prober.feed(bytes)? {
+                Some(probe) => Self::Done(probe),
+                None => Self::More(prober),
+            }),
+            done @ Self::Done(_) => Ok(done),
+        }
+    }
+
+    fn finish(self) -> Result<Probe, ArtifactError> {
+        match self {
+            Self::More(prober) => prober.finish(),
+            Self::Done(probe) => Ok(probe),
+        }
+    }
+}
+
+/// The time, to the second, as Kubernetes writes it.
+fn now() -> Timestamp {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok()).unwrap_or(Timestamp::UNIX_EPOCH)
+}

@@ -1,0 +1,67 @@
+//! From every byte of the artifact to a verified disk in the spool.
+
+use std::sync::Arc;
+
+use super::{
+    Attempt, Failure, IntakeError, Progress, Stage, blocking, check_fits,
+    fetch::{Fetched, blame, blamed_on},
+};
+use crate::{
+    artifact::{ArtifactError, Ingested, Limits, Watch, ingest},
+    spool::{DiskFacts, DiskFile, Record, SpoolError, Spooled, Verified},
+};
+
+impl Attempt<'_> {
+    /// The whole attempt.
+    pub(super) async fn run(&mut self) -> Result<Spooled, Failure> {
+        let (fetched, mirror) = self.fetch().await?;
+        self.verify(fetched).await.map_err(|error| blamed_on(error, mirror))
+    }
+
+    async fn verify(&self, fetched: Fetched) -> Result<Spooled, IntakeError> {
+        let Fetched { file, artifact, format, room } = fetched;
+        let size = artifact.size;
+        self.progress.send_modify(|progress| *progress = Progress { stage: Stage::Verifying, done: 0, total: Some(size), ..*progress });
+
+        // The download becomes durable while it is being decoded: both only read it.
+        let syncing = {
+            let (draft, file, digest) = (self.draft.share(), Arc::clone(&file), artifact.digest);
+            blocking(move |_| draft.complete(&file, size, digest))
+        };
+        let decoding = {
+            let (draft, limits, progress, digest) =
+                (self.draft.share(), self.intake.limits.clone(), self.progress.clone(), artifact.digest);
+            blocking(move |stop| -> Result<Result<Ingested, ArtifactError>, SpoolError> {
+                let output = draft.output()?;
+                let mut room = room;
+                let read = |bytes| progress.send_modify(|progress| progress.done = bytes);
+                loop {
+                    let limits = Limits { reserved: room, ..limits.clone() };
+                    match ingest(&file, Some(digest), format, &output, &limits, Watch { progress: &read, cancel: stop }) {
+                        Err(ArtifactError::OverReservation { .. }) => {
+                            room = room.saturating_mul(2);
+                            draft.reserve(size.saturating_add(room))?;
+                        }
+                        done => return Ok(done),
+                    }
+                }
+            })
+        };
+        let (synced, decoded) = tokio::join!(syncing, decoding);
+        let disk = match decoded?? {
+            Ok(disk) => disk,
+            Err(error) => return Err(blame(error, &artifact.resolved_url)),
+        };
+        synced??;
+        let virtual_size = disk.virtual_size.bytes();
+        check_fits(self.request, virtual_size)?;
+        let disk_facts = DiskFacts { digest: disk.disk_digest, length: disk.disk_len, virtual_size };
+        let verified = if self.request.digest.is_some() { Verified::Digest } else { Verified::Structure };
+        let record = Record { artifact, disk: disk_facts, verified };
+        let from = if disk.disk_is_input { DiskFile::Download } else { DiskFile::Output };
+        let draft = self.draft.share();
+        let spooled = blocking(move |_| draft.commit(record, from)).await??;
+        self.progress.send_modify(|progress| progress.stage = Stage::Done);
+        Ok(spooled)
+    }
+}
