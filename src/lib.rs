@@ -2,5 +2,6 @@
 //!
 //! `docs/architecture.md` is the map of these rooms.
 
+pub mod artifact;
 pub mod model;
 pub mod rules;
