@@ -28,7 +28,7 @@ use crate::{
         events,
         health::{self, Health, Probe},
         lease::{self, Claim, Elector, Leadership},
-        metrics::{Metrics, Status, WatchSample},
+        metrics::{Metrics, Status},
         shutdown::{Stage, Supervisor},
     },
     source::Egress,
@@ -38,8 +38,6 @@ use crate::{
 
 /// How long tasks may take to end.
 const GRACE: Duration = Duration::from_secs(25);
-/// How old a watch may get before the process counts as stuck: the watch's own timeout, and one more try.
-const WATCH_LIMIT: Duration = Duration::from_secs(480);
 
 /// Runs the daemon to its end.
 pub fn main(arguments: RunArguments) -> ExitCode {
@@ -160,7 +158,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         pulses.push(pulse.clone());
         health.add(Probe::Live, &format!("watch {}", pulse.kind()), {
             let pulse = pulse.clone();
-            move || if pulse.age() < WATCH_LIMIT { Ok(()) } else { Err(format!("silent for {} s", pulse.age().as_secs())) }
+            move || pulse.live(std::time::Instant::now())
         });
         supervisor.spawn(&format!("watch {}", pulse.kind()), Stage::Work, |stop| async move {
             tokio::select! { () = stop.cancelled() => {}, () = watch.run => {} }
@@ -169,7 +167,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     }
     metrics.on_scrape(move |metrics| {
         for pulse in &pulses {
-            metrics.watch(pulse.kind(), WatchSample { age: Some(pulse.age()), synced: true, unreadable: pulse.odd(), failures: pulse.failures() });
+            metrics.watch(pulse.kind(), pulse.sample(std::time::Instant::now()));
         }
     });
     health.add(Probe::Ready, "caches", {

@@ -58,6 +58,10 @@ impl<K: Observe> Sink<K> for LedgerSink {
     fn synced(&mut self) {
         self.with(|ledger| ledger.commit(K::KIND));
     }
+
+    fn not_installed(&mut self) {
+        self.with(|ledger| ledger.not_installed(K::KIND));
+    }
 }
 
 #[cfg(test)]

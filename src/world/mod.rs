@@ -3,7 +3,6 @@
 mod cluster;
 pub mod evidence;
 pub mod facts;
-mod kinds;
 pub mod ledger;
 mod ledger_sink;
 pub mod requests;
@@ -11,7 +10,6 @@ mod store;
 mod watch;
 
 pub use cluster::{Changed, ClassFacts, Cluster, ConfigMapFacts, PodFacts, Watch};
-pub use kinds::{CrdFacts, InstalledKinds, run_while_installed};
 pub use ledger_sink::LedgerSink;
 pub use store::{Change, Store, StoreState};
-pub use watch::{Pulse, Sink, WatchSettings, feed};
+pub use watch::{Key, Phase, Pulse, Selection, Sink, Unknown, WatchSettings, WatchState, feed};
