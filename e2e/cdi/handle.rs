@@ -40,11 +40,18 @@ impl CdiStandIn {
     pub async fn start(client: Client, options: Options) -> Self {
         // reqwest takes the process's provider; another installation of it is harmless.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        std::fs::create_dir_all(&options.dir).unwrap_or_else(|error| panic!("volumes of the stand-in for CDI in {}: {error}", options.dir.display()));
+        std::fs::create_dir_all(&options.dir)
+            .unwrap_or_else(|error| panic!("volumes of the stand-in for CDI in {}: {error}", options.dir.display()));
         let (paused, receiver) = watch::channel(false);
         let journal = Arc::new(Journal::new());
         let ctx = Arc::new(Ctx {
-            api: ApiServer { client, caches: Arc::new(Caches::default()), journal: journal.clone(), paused: receiver, events: options.events },
+            api: ApiServer {
+                client,
+                caches: Arc::new(Caches::default()),
+                journal: journal.clone(),
+                paused: receiver,
+                events: options.events,
+            },
             opts: options,
             queue: Queue::default(),
             scripts: Scripts::new(),
@@ -145,7 +152,8 @@ impl CdiStandIn {
     pub async fn lose_claim(&self, namespace: &str, name: &str) {
         let claim = self.claim(namespace, name).await.expect("the claim is there");
         let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).expect("the claim is bound");
-        let volume: Arc<PersistentVolume> = self.ctx.api.get(&Key::new("", volume)).await.expect("the API server answers").expect("the volume is there");
+        let volume: Arc<PersistentVolume> =
+            self.ctx.api.get(&Key::new("", volume)).await.expect("the API server answers").expect("the volume is there");
         self.ctx.api.delete(&*volume).await.expect("the volume is deleted");
         self.ctx.release_finalizer(&*volume, "kubernetes.io/pv-protection").await.expect("the volume goes");
         if self.ctx.opts.controllers == Controllers::StandIn {
@@ -157,7 +165,8 @@ impl CdiStandIn {
     pub async fn kill_importer(&self, namespace: &str, name: &str) {
         let claim = self.claim(namespace, name).await.expect("the claim is there");
         let uid = claim.uid().unwrap_or_default();
-        let pod: Option<Arc<Pod>> = self.ctx.api.get(&Key::new(namespace, format!("importer-prime-{uid}"))).await.expect("the API server answers");
+        let pod: Option<Arc<Pod>> =
+            self.ctx.api.get(&Key::new(namespace, format!("importer-prime-{uid}"))).await.expect("the API server answers");
         self.ctx.api.delete(&*pod.expect("the importer pod is there")).await.expect("the importer pod is deleted");
     }
 
