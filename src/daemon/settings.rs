@@ -302,7 +302,9 @@ mod tests {
 
     #[test]
     fn reads_what_a_hoster_writes_and_refuses_slips() {
-        let settings: Settings = serde_saphyr::from_str("importDeadline: 20m\nbandwidth: 100Mi\nlease: {duration: 3s, renewDeadline: 2s, retryPeriod: 500ms}\n").expect("settings");
+        let settings: Settings =
+            serde_saphyr::from_str("importDeadline: 20m\nbandwidth: 100Mi\nlease: {duration: 3s, renewDeadline: 2s, retryPeriod: 500ms}\n")
+                .expect("settings");
         assert_eq!(settings.import_deadline, Duration::from_secs(1200));
         assert_eq!(settings.lease.retry_period, Duration::from_millis(500));
         for bad in ["importDeadline: 20", "importdeadline: 20m", "importDeadline: -5m", "spoolSize: 0"] {
