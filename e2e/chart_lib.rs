@@ -4,8 +4,15 @@
 //! The vectors are `e2e/charts/vectors.yaml`. What the library can do without a cluster is tested with `helm template`; what it
 //! asks a cluster for, on a real API server.
 
+#[path = "harness/mod.rs"]
+mod harness;
+
 #[path = "chart_lib/byte_identity.rs"]
 mod byte_identity;
+#[path = "chart_lib/cluster.rs"]
+mod cluster;
+#[path = "chart_lib/former.rs"]
+mod former;
 #[path = "chart_lib/helm.rs"]
 mod helm;
 #[path = "chart_lib/packaging.rs"]

@@ -82,7 +82,7 @@ fn a_cloning_pool_drops_what_would_force_a_copy() {
 #[test]
 fn a_refusal_fails_the_render_with_its_words() {
     let error = pool("pool", &["--set-json", r#"osImage={"builtin":{},"factory":{}}"#]).expect_err("both sources");
-    assert!(error.ends_with("tenant-a/KubernetesNodes/alpha-md0: set only one of osImage.builtin and osImage.factory."), "{error}");
+    assert!(error.ends_with("KubernetesNodes tenant-a/alpha-md0: set only one of osImage.builtin and osImage.factory"), "{error}");
 }
 
 #[test]

@@ -3,8 +3,9 @@
 use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::LazyLock,
 };
+
+use crate::harness;
 
 /// The root of the repository.
 pub fn repository() -> &'static Path {
@@ -16,26 +17,10 @@ pub fn chart(name: &str) -> PathBuf {
     repository().join("e2e/charts").join(name)
 }
 
-/// Where helm is: beside the control plane's programs, else on `PATH`.
-fn program() -> &'static Path {
-    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
-        let assets = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
-        let built = || {
-            let out = Command::new(repository().join("e2e/tools/build.sh")).output().ok()?;
-            Some(PathBuf::from(String::from_utf8(out.stdout).ok()?.lines().last()?))
-        };
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let folders = assets.into_iter().chain(built()).chain(std::env::split_paths(&path));
-        let found = folders.map(|folder| folder.join("helm")).find(|program| program.is_file());
-        found.expect("helm is missing: run e2e/tools/build.sh once")
-    });
-    &PROGRAM
-}
-
 /// What `helm template` said: the manifests, or the last line of why not.
 pub fn template(release: &str, namespace: &str, chart: &Path, arguments: &[&str]) -> Result<String, String> {
     let home = tempfile::tempdir().expect("a folder for helm's own files");
-    let mut command = Command::new(program());
+    let mut command = Command::new(harness::helm());
     for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
         command.env(variable, home.path());
     }

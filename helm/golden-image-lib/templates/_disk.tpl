@@ -8,14 +8,15 @@ golden-image.disk: where the disk is a clone of a catalog image, finds the golde
 Sets out.clone, golden, pool, storageClass, catalog; fails with the reason.
 */ -}}
 {{- define "golden-image.disk" -}}
-{{- $subject := printf "%s/VMDisk/%s" .root.Release.Namespace .name -}}
+{{- $subject := printf "VMDisk %s/%s" .root.Release.Namespace .name -}}
+{{- $reference := printf "%s/VMDisk/%s" .root.Release.Namespace .name -}}
 {{- $catalog := include "golden-image.namespace" .catalog -}}
 {{- $out := .out -}}
 {{- $resolved := dict -}}
 {{- include "golden-image.resolve.disk" (dict "image" .image "out" $resolved) -}}
 {{- $observed := dict -}}
 {{- include "golden-image.observe" (dict "root" .root "catalog" $catalog "out" $observed) -}}
-{{- include "golden-image.decide" (dict "subject" $subject "namespace" $catalog "resolved" $resolved "observed" $observed "storageClass" .storageClass "diskSize" .diskSize "out" $out) -}}
+{{- include "golden-image.decide" (dict "subject" $subject "reference" $reference "namespace" $catalog "resolved" $resolved "observed" $observed "storageClass" .storageClass "diskSize" .diskSize "out" $out) -}}
 {{- $_ := set $out "catalog" $catalog -}}
 {{- if hasKey $out "error" -}}{{- fail $out.error -}}{{- end -}}
 {{- end -}}

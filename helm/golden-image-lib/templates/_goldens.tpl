@@ -3,12 +3,12 @@ Which goldens of an image the cluster holds: pure.
 
 golden-image.goldens. Arguments: resolved, observed, class (the wanted one), out. Sets
   out.image   the GoldenImage, or {}
-  out.found   a list of {name, class, request, capacity, mode, failed, retiring}, in the order of their names
+  out.found   a list of {name, class, request, capacity, mode, failed {reason, message}, terminating, retiring, retired}, by name
 
 Three kinds of evidence, from what is to what will be. A claim with our mark and this identity (or image name) is a golden whatever it is
 called; so is a claim of the derived name without our mark, which the former catalogs and hosters made by hand (R13). What the GoldenImage
 says about a target counts where there is no claim yet, and a bare DataVolume last. CDI's temporaries carry tenants' labels and are never
-goldens; neither is what is being deleted.
+goldens.
 */ -}}
 {{- define "golden-image.goldens" -}}
 {{- $resolved := .resolved -}}
@@ -24,8 +24,8 @@ goldens; neither is what is being deleted.
 {{- $found := dict -}}
 {{- range $claim := ($observed.claims | default list) -}}
 {{-   $byMark := and (get $claim "ours") (or (and $resolved.identity (eq (get $claim "identity" | default "") $resolved.identity)) (and (get $resolved "image") (eq (get $claim "image" | default "") (get $resolved "image")))) -}}
-{{-   if and (or $byMark (has $claim.name $names)) (not (get $claim "temporary")) (not (get $claim "terminating")) -}}
-{{-     $_ := set $found $claim.name (dict "name" $claim.name "class" (get $claim "class") "request" (get $claim "request") "capacity" (get $claim "capacity") "mode" (get $claim "mode") "retiring" (get $claim "retiring")) -}}
+{{-   if and (or $byMark (has $claim.name $names)) (not (get $claim "temporary")) -}}
+{{-     $_ := set $found $claim.name (dict "name" $claim.name "class" (get $claim "class") "request" (get $claim "request") "capacity" (get $claim "capacity") "mode" (get $claim "mode") "retiring" (get $claim "retiring") "retired" (get $claim "retired") "terminating" (get $claim "terminating")) -}}
 {{-   end -}}
 {{- end -}}
 {{- range $index, $target := (get $image "targets" | default list) -}}
@@ -47,7 +47,7 @@ goldens; neither is what is being deleted.
 {{-     $_ := set $found $volume.name (dict "name" $volume.name "class" (get $volume "class") "request" (get $volume "size")) -}}
 {{-   end -}}
 {{-   if and (hasKey $found $volume.name) (not $image) (eq (get $volume "phase") "Failed") -}}
-{{-     $_ := set (get $found $volume.name) "failed" "its DataVolume is in phase Failed." -}}
+{{-     $_ := set (get $found $volume.name) "failed" (dict "reason" "ImportFailed" "message" "its DataVolume is in phase Failed") -}}
 {{-   end -}}
 {{- end -}}
 {{- $list := list -}}

@@ -49,6 +49,12 @@ golden-image.observe. Arguments root, catalog (its namespace), pool (as in decid
 {{-   include "golden-image.lookup" (dict "root" .root "apiVersion" "cdi.kubevirt.io/v1beta1" "kind" "CDIConfig" "name" "config" "out" $found) -}}
 {{-   $overhead := dig "status" "filesystemOverhead" (dict) $found.object | default dict -}}
 {{-   $_ := set $out "overhead" (dict "global" (get $overhead "global") "classes" (get $overhead "storageClass" | default dict)) -}}
+{{-   $minimums := dict -}}
+{{-   include "golden-image.observe.items" (dict "root" .root "apiVersion" "cdi.kubevirt.io/v1beta1" "kind" "StorageProfile" "out" $found) -}}
+{{-   range $item := $found.items -}}
+{{-     with get ($item.metadata.annotations | default dict) "cdi.kubevirt.io/minimumSupportedPvcSize" -}}{{- $_ := set $minimums $item.metadata.name . -}}{{- end -}}
+{{-   end -}}
+{{-   $_ := set $out "minimums" $minimums -}}
 {{- end -}}
 {{- end -}}
 
@@ -65,9 +71,9 @@ golden-image.observe. Arguments root, catalog (its namespace), pool (as in decid
 {{-     end -}}
 {{-     $targets = append $targets (dict "class" (get $target "storageClassName") "golden" (get $target "golden") "size" (get $target "size") "ready" $ready) -}}
 {{-   end -}}
-{{-   $failed := "" -}}
+{{-   $failed := dict -}}
 {{-   range $condition := (dig "status" "conditions" (list) $item) -}}
-{{-     if and (eq $condition.type "Stalled") (eq $condition.status "True") -}}{{- $failed = printf "%s: %s" $condition.reason $condition.message -}}{{- end -}}
+{{-     if and (eq $condition.type "Stalled") (eq $condition.status "True") -}}{{- $failed = dict "reason" $condition.reason "message" $condition.message -}}{{- end -}}
 {{-   end -}}
 {{- /* Before the daemon has written a status, the identity follows from the spec where the spec has what it takes. */ -}}
 {{-   $source := dig "spec" "source" (dict) $item -}}
@@ -96,7 +102,8 @@ golden-image.observe. Arguments root, catalog (its namespace), pool (as in decid
         "ours" (eq (get $labels (printf "%sgolden" $mark)) "true")
         "image" (get $labels (printf "%simage" $mark))
         "identity" (get $labels (printf "%sidentity" $mark))
-        "retiring" (or (hasKey $notes (printf "%sretiring" $mark)) (hasKey $notes (printf "%sretired" $mark)))
+        "retiring" (hasKey $notes (printf "%sretiring" $mark))
+        "retired" (hasKey $notes (printf "%sretired" $mark))
         "terminating" (hasKey $item.metadata "deletionTimestamp")
         "temporary" (or (hasKey $labels "cdi.kubevirt.io/OwnedByUID") (hasKey $notes "cdi.kubevirt.io/OwnedByUID") (hasKey $notes "cdi.kubevirt.io/storage.populator.kind") (hasPrefix "prime-" $item.metadata.name) (hasPrefix "tmp-" $item.metadata.name))) -}}
 {{- end -}}

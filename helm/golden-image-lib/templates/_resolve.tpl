@@ -14,8 +14,8 @@ golden-image.resolve. Arguments:
 Sets out.error, or:
   family             talos or kairos
   kind               http (import from a factory), golden (clone), or registry (the platform's public Kairos disk)
-  version, schematicID, installerTag, url, factoryCA, registryMirrors     for Talos
-  kubernetesVersion                                      of a Kairos image: the Machine's exact patch
+  version, schematicID, installer, url, factoryCA        for Talos
+  kubernetesVersion                                      of a Kairos image: the exact patch of the Machine
   identity, golden                                       of a clone: the golden's name where it can be told without a cluster
   talos                                                  the effective settings
 */ -}}

@@ -44,23 +44,49 @@ daemon. A bare number of a values file arrives as a float, so that 6442450944 wo
 {{- end -}}
 
 {{- /*
-Two sizes as one unit shows them, so that a person can compare the numbers: the largest binary unit in which both are whole.
-Arguments a and b (bytes) and out; sets out.a and out.b.
+golden-image.size.show: a size as the daemon writes one, in the largest binary unit in which it is whole. Argument: bytes.
+*/ -}}
+{{- define "golden-image.size.show" -}}
+{{- $shown := toString . -}}
+{{- $factor := 1 | int64 -}}
+{{- range $suffix := list "Ki" "Mi" "Gi" "Ti" "Pi" -}}
+{{-   $factor = mul $factor 1024 -}}
+{{-   if eq (mod $ $factor) 0 -}}{{- $shown = printf "%d%s" (div $ $factor) $suffix -}}{{- end -}}
+{{- end -}}
+{{- $shown -}}
+{{- end -}}
+
+{{- /*
+golden-image.size.pair: two sizes in the largest unit in which they can be told apart with at most two decimals, 5722.04Mi and 6144Mi
+(in_one_unit in src/rules/size.rs). Arguments a and b (bytes) and out; sets out.a and out.b.
 */ -}}
 {{- define "golden-image.size.pair" -}}
+{{- $out := .out -}}
 {{- $a := int64 .a -}}
 {{- $b := int64 .b -}}
-{{- $factor := 1 | int64 -}}
-{{- $suffix := "" -}}
-{{- range $unit := list "Ki" "Mi" "Gi" "Ti" "Pi" "Ei" -}}
-{{-   $next := mul $factor 1024 -}}
-{{-   if and (eq $suffix (get (dict "Ki" "" "Mi" "Ki" "Gi" "Mi" "Ti" "Gi" "Pi" "Ti" "Ei" "Pi") $unit)) (eq (mod $a $next) 0) (eq (mod $b $next) 0) -}}
-{{-     $factor = $next -}}
-{{-     $suffix = $unit -}}
+{{- range $unit := list (list "Ti" 1099511627776) (list "Gi" 1073741824) (list "Mi" 1048576) (list "Ki" 1024) -}}
+{{-   $suffix := first $unit -}}
+{{-   $factor := last $unit | int64 -}}
+{{-   $hundredsA := div (mul $a 100) $factor -}}
+{{-   $hundredsB := div (mul $b 100) $factor -}}
+{{-   $exact := and (eq (mul $hundredsA $factor) (mul $a 100)) (eq (mul $hundredsB $factor) (mul $b 100)) -}}
+{{-   $apart := ne $hundredsA $hundredsB -}}
+{{-   $some := and (ge $a $factor) (ge $b $factor) -}}
+{{-   if and (not (hasKey $out "a")) $some (or $exact (and (eq $suffix "Mi") $apart)) (or $apart (eq $a $b)) -}}
+{{-     $_ := set $out "a" (printf "%s%s" (include "golden-image.size.hundredths" $hundredsA) $suffix) -}}
+{{-     $_ := set $out "b" (printf "%s%s" (include "golden-image.size.hundredths" $hundredsB) $suffix) -}}
 {{-   end -}}
 {{- end -}}
-{{- $_ := set .out "a" (printf "%d%s" (div $a $factor) $suffix) -}}
-{{- $_ := set .out "b" (printf "%d%s" (div $b $factor) $suffix) -}}
+{{- if not (hasKey $out "a") -}}
+{{-   $_ := set $out "a" (toString $a) -}}
+{{-   $_ := set $out "b" (toString $b) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "golden-image.size.hundredths" -}}
+{{- $rest := mod . 100 -}}
+{{- div . 100 -}}
+{{- if $rest -}}.{{ printf "%02d" $rest | trimSuffix "0" }}{{- end -}}
 {{- end -}}
 
 {{- /*

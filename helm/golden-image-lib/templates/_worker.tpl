@@ -11,20 +11,22 @@ subject, and
   out           gets the results of resolve and decide together
 */ -}}
 {{- define "golden-image.worker" -}}
-{{- $subject := printf "%s/%s/%s" .root.Release.Namespace (.pool.kind | default "KubernetesNodes") .pool.name -}}
+{{- $kind := .pool.kind | default "KubernetesNodes" -}}
+{{- $subject := printf "%s %s/%s" $kind .root.Release.Namespace .pool.name -}}
+{{- $reference := printf "%s/%s/%s" .root.Release.Namespace $kind .pool.name -}}
 {{- $catalog := include "golden-image.namespace" .catalog -}}
 {{- $out := .out -}}
 {{- $resolved := dict -}}
 {{- include "golden-image.resolve" (dict "subject" $subject "osImage" .osImage "class" .class "talosDefaults" .talosDefaults "talos" .talos "kubernetesVersion" .kubernetesVersion "platformImage" .platformImage "out" $resolved) -}}
 {{- if not (hasKey $resolved "error") -}}
 {{-   $_ := set $resolved "class" (get (.class | default dict) "name") -}}
-{{-   $pool := dict "reference" $subject "machineDeployment" .pool.machineDeployment "diskName" .pool.diskName -}}
+{{-   $pool := dict "machineDeployment" .pool.machineDeployment "diskName" .pool.diskName -}}
 {{-   $observed := dict -}}
 {{- /* The HTTP path asks the cluster nothing, and so cannot depend on it. */ -}}
 {{-   if eq $resolved.kind "golden" -}}
 {{-     include "golden-image.observe" (dict "root" .root "catalog" $catalog "pool" $pool "out" $observed) -}}
 {{-   end -}}
-{{-   include "golden-image.decide" (dict "subject" $subject "namespace" $catalog "resolved" $resolved "observed" $observed "pool" $pool "storageClass" .storageClass "diskSize" .diskSize "out" $out) -}}
+{{-   include "golden-image.decide" (dict "subject" $subject "reference" $reference "namespace" $catalog "resolved" $resolved "observed" $observed "pool" $pool "storageClass" .storageClass "diskSize" .diskSize "out" $out) -}}
 {{- end -}}
 {{- /* What was decided stands over what was resolved: a golden's name may have a class appended. */ -}}
 {{- range $key, $value := $resolved -}}

@@ -23,7 +23,7 @@ registryMirrors: {}
 {{- end -}}
 
 {{- define "kubernetes-nodes.subject" -}}
-{{ .Release.Namespace }}/KubernetesNodes/{{ .Values.cluster }}-{{ include "kubernetes-nodes.groupName" . }}
+KubernetesNodes {{ .Release.Namespace }}/{{ .Values.cluster }}-{{ include "kubernetes-nodes.groupName" . }}
 {{- end -}}
 
 {{- /* What the pool boots, without asking the cluster for anything but its class, where it names one. */ -}}
