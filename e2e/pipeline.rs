@@ -122,7 +122,8 @@ async fn bad_entry_is_told(stage: &Stage<'_>) {
 
 async fn status_command_tells_the_same(stage: &Stage<'_>) {
     let output = harness::cli(Some(stage.cluster.admin_kubeconfig()), ["status"]).await;
-    let text = output.err();
+    assert_eq!(output.code, Some(1), "some images are not Ready");
+    let text = output.stdout;
     assert!(text.contains("NotADiskImage") && text.contains("ubuntu-24.04"), "{text}");
     let one: Vec<GoldenImage> = serde_json::from_str(
         &harness::cli(Some(stage.cluster.admin_kubeconfig()), ["status", "ubuntu-24.04", "--output", "json"]).await.ok(),
