@@ -80,7 +80,14 @@ async fn demo() -> Result<(), String> {
         { "name": "html-page", "url": format!("{at}/page.qcow2") },
         { "name": "not-there", "url": format!("{at}/nowhere.qcow2") },
     ]);
-    let options = Options { images: list, settings: json!({ "fetchAttempts": 2, "patience": "6s" }), ..Options::default() };
+    let options = Options {
+        images: list,
+        settings: json!({
+            // A hoster's defaults are longer; nobody wants to watch those.
+            "fetchAttempts": 2, "backoffMin": "3s", "backoffMax": "30s", "patience": "5s", "notFoundInterval": "10m",
+        }),
+        ..Options::default()
+    };
     let stage = Stage::set(&cluster, options).await;
     say(began, "starting golden-catalog as its own ServiceAccount, with only the chart's rights\n");
     let daemon = stage.daemon("demo");
@@ -89,7 +96,12 @@ async fn demo() -> Result<(), String> {
 
     println!("\n$ golden-catalog status");
     print!("{}", harness::cli(Some(cluster.admin_kubeconfig()), ["status"]).await.stdout);
-    check_bytes(began, &stage, &[(format!("talos-worker-{SCHEMATIC}-v1.13.6"), &talos), ("vm-default-images-ubuntu-24.04".to_owned(), &ubuntu)]).await;
+    check_bytes(
+        began,
+        &stage,
+        &[(format!("talos-worker-{SCHEMATIC}-v1.13.6"), &talos), ("vm-default-images-ubuntu-24.04".to_owned(), &ubuntu)],
+    )
+    .await;
     check_traffic(began, &nginx, &[format!("/{factory_path}"), "/noble.qcow2".to_owned()])?;
     println!();
     for name in BAD {

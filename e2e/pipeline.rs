@@ -15,7 +15,8 @@ use kube::{Api, ResourceExt as _, api::DynamicObject};
 use serde_json::json;
 use stage::{CATALOG, NAMESPACE, Options, Stage, images};
 
-static CLUSTER: harness::Shared = harness::Shared::new(|| harness::Options::default().controller_manager().foreign_crds(harness::Flavor::chosen()));
+static CLUSTER: harness::Shared =
+    harness::Shared::new(|| harness::Options::default().controller_manager().foreign_crds(harness::Flavor::chosen()));
 
 /// One cluster, one stage at a time: the namespaces' names are fixed by the contract.
 async fn cluster() -> Option<&'static Cluster> {

@@ -43,7 +43,8 @@ fn pools_of_every_kind_render_as_today() {
         &["--set-json", r#"osImage={"factory":{"version":"v1.13.8","schematicID":"abc","imageFactoryURL":"https://f.example"}}"#],
     ];
     for case in cases {
-        let [today, library] = ["pool-today", "pool"].map(|chart| pool(chart, case).unwrap_or_else(|error| panic!("{chart} {case:?}: {error}")));
+        let [today, library] =
+            ["pool-today", "pool"].map(|chart| pool(chart, case).unwrap_or_else(|error| panic!("{chart} {case:?}: {error}")));
         assert_eq!(library, today, "{case:?}");
         assert!(today.contains("cdi.kubevirt.io/storage.usePopulator: \"false\""), "{case:?} is on the HTTP path");
     }
@@ -94,7 +95,8 @@ fn vm_disks_that_clone_nothing_of_the_catalog_render_as_today() {
         &["--set", "source.disk.name=other", "--set", "storageClass="],
     ];
     for case in cases {
-        let [today, library] = ["vm-disk-today", "vm-disk"].map(|name| template("vm-disk-web", "tenant-a", &chart(name), case).expect(name));
+        let [today, library] =
+            ["vm-disk-today", "vm-disk"].map(|name| template("vm-disk-web", "tenant-a", &chart(name), case).expect(name));
         assert_eq!(library, today, "{case:?}");
     }
     let both = ["--set-json", r#"source={"upload":{},"image":{"name":"a"}}"#];
@@ -103,7 +105,8 @@ fn vm_disks_that_clone_nothing_of_the_catalog_render_as_today() {
 
 #[test]
 fn a_vm_disk_from_an_image_says_which_and_whose() {
-    let rendered = template("vm-disk-web", "tenant-a", &chart("vm-disk"), &["--set", "source.image.name=ubuntu-24.04", "--set", "storage=20Gi"]);
+    let rendered =
+        template("vm-disk-web", "tenant-a", &chart("vm-disk"), &["--set", "source.image.name=ubuntu-24.04", "--set", "storage=20Gi"]);
     let disk: serde_json::Value = serde_saphyr::from_str(&rendered.expect("render")).expect("YAML");
     assert_eq!(disk["spec"]["source"]["pvc"], serde_json::json!({"namespace": "cozy-public", "name": "vm-default-images-ubuntu-24.04"}));
     let annotations = &disk["metadata"]["annotations"];

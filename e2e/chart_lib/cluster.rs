@@ -81,7 +81,8 @@ async fn get(cluster: &Cluster, version: &str, kind: &str, namespace: &str, name
 
 /// The machine template that the pool's MachineDeployment runs.
 async fn template(cluster: &Cluster, namespace: &str) -> DynamicObject {
-    let deployment = get(cluster, "cluster.x-k8s.io/v1beta1", "MachineDeployment", namespace, "kubernetes-alpha-md0").await.expect("a pool");
+    let deployment =
+        get(cluster, "cluster.x-k8s.io/v1beta1", "MachineDeployment", namespace, "kubernetes-alpha-md0").await.expect("a pool");
     let name = deployment.data["spec"]["template"]["spec"]["infrastructureRef"]["name"].as_str().expect("a reference").to_owned();
     get(cluster, "infrastructure.cluster.x-k8s.io/v1alpha1", "KubevirtMachineTemplate", namespace, &name).await.expect("a template")
 }
@@ -132,12 +133,16 @@ async fn a_pool_clones_in_its_class_and_within_its_size() {
         })
     );
 
-    let upgrade = async |arguments: &[&str]| pool(cluster, "upgrade", &namespace, "pool", &[&["--set-json", &image], arguments].concat()).await;
+    let upgrade =
+        async |arguments: &[&str]| pool(cluster, "upgrade", &namespace, "pool", &[&["--set-json", &image], arguments].concat()).await;
     let error = upgrade(&["--set", "storageClass=local"]).await.err();
     let expected = "golden cozy-public/talos-worker-sizes-v1.13.6 is in StorageClass \"replicated\", the disk in \"local\" (it states): storage cannot clone across classes; write `storageClassName: replicated`, or add a target for \"local\" to the image";
     assert!(error.contains(expected), "{error}");
     let error = upgrade(&["--set", "diskSize=6G"]).await.err();
-    assert!(error.contains("asks storage for 6144Mi, the disk for 5722.04Mi: a clone cannot be smaller; write a size of 6Gi or more"), "{error}");
+    assert!(
+        error.contains("asks storage for 6144Mi, the disk for 5722.04Mi: a clone cannot be smaller; write a size of 6Gi or more"),
+        "{error}"
+    );
     // That class cannot grow a clone.
     volume(cluster, "cozy-public", "talos-worker-sizes-v1.13.6-fixed", "fixed", "6Gi", json!({})).await;
     let error = upgrade(&["--set", "storageClass=fixed"]).await.err();
@@ -155,7 +160,10 @@ async fn moving_the_default_class_neither_fails_nor_rolls_a_pool() {
     volume(cluster, "cozy-public", "talos-worker-frozen-v1.13.6", "replicated", "6Gi", json!({})).await;
     let arguments = ["--set-json", image.as_str(), "--set", "storageClass="];
     let error = pool(cluster, "install", &namespace, "pool", &arguments).await.err();
-    assert!(error.contains("the disk states no StorageClass and the cluster has no default one: write `storageClassName: replicated`"), "{error}");
+    assert!(
+        error.contains("the disk states no StorageClass and the cluster has no default one: write `storageClassName: replicated`"),
+        "{error}"
+    );
 
     let class = async |name: &str, default: bool| {
         let api = cluster.api(&cluster.admin(), "storage.k8s.io/v1", "StorageClass", "default").await;
@@ -174,7 +182,8 @@ async fn moving_the_default_class_neither_fails_nor_rolls_a_pool() {
     assert_eq!(template(cluster, &namespace).await.metadata.name, before.metadata.name);
     // With disks, their claims do; a sibling's disk in another class does not count, though its name begins like ours.
     volume(cluster, &namespace, "disk-system-kubernetes-alpha-md0-x1-y1", "replicated", "20Gi", json!({})).await;
-    let sibling = json!({"annotations": {"kubernetes-worker-image.cozystack.io/pool": format!("{}/KubernetesNodes/alpha-md0-gpu", &*namespace)}});
+    let sibling =
+        json!({"annotations": {"kubernetes-worker-image.cozystack.io/pool": format!("{}/KubernetesNodes/alpha-md0-gpu", &*namespace)}});
     volume(cluster, &namespace, "disk-system-kubernetes-alpha-md0-gpu-x1-y1", "local", "20Gi", sibling).await;
     pool(cluster, "upgrade", &namespace, "pool", &arguments).await.ok();
     assert_eq!(template(cluster, &namespace).await.metadata.name, before.metadata.name);
@@ -248,7 +257,11 @@ async fn classes_are_read_from_the_cluster() {
     let other = cluster.namespace("tenant").await;
     let kairos = ["--set", "workerClassName=kairos-r1"];
     let error = pool(cluster, "install", &other, "pool", &kairos).await.err();
-    assert!(error.contains("no golden in cozy-public has the identity e449297b1a4df41248857fc84e978c658a845809 of the image of class kairos-r1"), "{error}");
+    assert!(
+        error
+            .contains("no golden in cozy-public has the identity e449297b1a4df41248857fc84e978c658a845809 of the image of class kairos-r1"),
+        "{error}"
+    );
     let labels = json!({"labels": {
         "kubernetes-worker-image.cozystack.io/golden": "true",
         "kubernetes-worker-image.cozystack.io/identity": "e449297b1a4df41248857fc84e978c658a845809",
@@ -267,11 +280,18 @@ async fn a_vm_disk_is_guarded_when_it_is_new_and_left_alone_afterwards() {
     volume(cluster, "cozy-public", "vm-default-images-debian-12", "replicated", "20Gi", json!({})).await;
     let chart = chart("vm-disk");
     let helm = async |verb: &str, arguments: &[&str]| {
-        let fixed = [verb, "vm-disk-web", chart.to_str().expect("UTF-8"), "--namespace", &namespace, "--set", "source.image.name=debian-12"];
+        let fixed =
+            [verb, "vm-disk-web", chart.to_str().expect("UTF-8"), "--namespace", &namespace, "--set", "source.image.name=debian-12"];
         cluster.helm(fixed.iter().chain(arguments)).await
     };
     let error = helm("install", &[]).await.err();
-    assert!(error.contains(&format!("VMDisk {}/web: golden cozy-public/vm-default-images-debian-12 asks storage for 20Gi, the disk for 5Gi", &*namespace)), "{error}");
+    assert!(
+        error.contains(&format!(
+            "VMDisk {}/web: golden cozy-public/vm-default-images-debian-12 asks storage for 20Gi, the disk for 5Gi",
+            &*namespace
+        )),
+        "{error}"
+    );
     let error = helm("install", &["--set", "storage=20Gi", "--set", "storageClass=local"]).await.err();
     assert!(error.contains("is in StorageClass \"replicated\", the disk in \"local\" (it states)"), "{error}");
     helm("install", &["--set", "storage=20Gi"]).await.ok();
@@ -309,7 +329,12 @@ async fn kinds_that_are_not_served_are_no_error() {
 #[tokio::test]
 async fn the_platform_accepts_what_it_is_given() {
     let Some(cluster) = cluster().await else { return };
-    let on = ["--set", "bundles.enabledPackages={cozystack.kubernetes-worker-image}", "--set-json", r#"kubernetesWorkerImage={"images":[{"version":"v1.13.6"}]}"#];
+    let on = [
+        "--set",
+        "bundles.enabledPackages={cozystack.kubernetes-worker-image}",
+        "--set-json",
+        r#"kubernetesWorkerImage={"images":[{"version":"v1.13.6"}]}"#,
+    ];
     let rendered = crate::helm::template("cozystack", "cozy-system", &chart("platform"), &on).expect("render");
     // Applied with strict field validation: a field that the kind does not have is an error.
     let kinds: Vec<_> = cluster.apply(&rendered).await.iter().map(|object| object.types.as_ref().expect("a kind").kind.clone()).collect();

@@ -45,7 +45,8 @@ async fn vm_images_outlive_their_chart_if_the_list_is_emptied_first() {
     let Some(cluster) = cluster().await else { return };
     let system = cluster.namespace("system").await;
     let release = "vm-default-images";
-    let list = r#"[{"name":"kept-a","url":"https://example.org/a.img","storage":"20Gi"},{"name":"kept-b","url":"https://example.org/b.img"}]"#;
+    let list =
+        r#"[{"name":"kept-a","url":"https://example.org/a.img","storage":"20Gi"},{"name":"kept-b","url":"https://example.org/b.img"}]"#;
     helm(cluster, "install", release, "vm-default-images", &system, list).await.ok();
     let before = goldens(cluster, "vm-default-images-kept-").await;
     assert_eq!(before.len(), 2);

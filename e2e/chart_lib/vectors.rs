@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use golden_catalog::model::{
-    ClassName, ContainerReference, DiskSize, GoldenName, Identity, ImageName, Naming, Schematic, SchematicId, Source, TalosFactory, TalosVersion,
+    ClassName, ContainerReference, DiskSize, GoldenName, Identity, ImageName, Naming, Schematic, SchematicId, Source, TalosFactory,
+    TalosVersion,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -161,7 +162,8 @@ fn names() {
         let image: ImageName = text(&vector.of, "image").unwrap_or("talos").parse().expect("image name");
         let class: Option<ClassName> = text(&vector.of, "class").map(|class| class.parse().expect("class"));
         let source = source(&vector.of);
-        let naming = Naming { source: &source, resolved: None, image: &image, for_virtual_machines: is("virtualMachine"), is_kairos: is("kairos") };
+        let naming =
+            Naming { source: &source, resolved: None, image: &image, for_virtual_machines: is("virtualMachine"), is_kairos: is("kairos") };
         let name = GoldenName::derive(naming, class.as_ref()).expect("known").expect("fits");
         assert_eq!(name.as_str(), vector.name, "{vector:?}");
         assert_eq!(answer.as_str(), Some(vector.name.as_str()), "helm: {vector:?}");

@@ -19,13 +19,12 @@ use super::{
 };
 use crate::{
     api::GoldenImageStatus,
-    golden::Queue,
     artifact::Limits,
+    golden::Queue,
     intake::{Bandwidth, Intake},
     run::{
         certs::{self, Keeper, Profile, Resolver},
-        client,
-        events,
+        client, events,
         health::{self, Health, Probe},
         lease::{self, Claim, Elector, Leadership},
         metrics::{Metrics, Status},
@@ -125,7 +124,8 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     let (elector, leadership) = Elector::new(&config, &arguments.catalog_namespace, lease::LEASE_NAME, identity.clone(), timing)?;
 
     let (directory, size) = (arguments.spool_dir.clone(), settings.spool_size.bytes());
-    let store = tokio::task::spawn_blocking(move || Store::open(&directory, size)).await.map_err(|error| Fatal::Other(error.to_string()))??;
+    let store =
+        tokio::task::spawn_blocking(move || Store::open(&directory, size)).await.map_err(|error| Fatal::Other(error.to_string()))??;
     let egress = Egress::new(settings.egress.clone())?;
     let intake = intake(&settings, &egress, &store);
 
@@ -200,11 +200,14 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         let (config, leadership) = (config.clone(), leadership.clone());
         // While an import begun under the old CA may still run, the old CA stays in the bundle.
         let cluster = cluster.clone();
-        let importing = move || cluster.volumes.all().iter().any(|volume| volume.status.read().and_then(|status| status.phase.as_deref()) != Some("Succeeded"));
+        let importing = move || {
+            cluster.volumes.all().iter().any(|volume| volume.status.read().and_then(|status| status.phase.as_deref()) != Some("Succeeded"))
+        };
         move |stop| async move { keeper.run(&config, Some(leadership), importing, stop).await }
     });
     supervisor.spawn("leader", Stage::Work, {
-        let leader = Leader { config, shared, leadership, resolver, spool_url, arguments, hold: settings.importer_hold, list_changed, store };
+        let leader =
+            Leader { config, shared, leadership, resolver, spool_url, arguments, hold: settings.importer_hold, list_changed, store };
         move |stop| leader.run(spool_listener, stop)
     });
 
@@ -254,7 +257,10 @@ fn images_of(cluster: &Cluster, golden: &str) -> Vec<String> {
     let will_have = |image: &&Arc<crate::api::GoldenImage>| {
         let resolved = image.status.as_ref().and_then(|status| status.schematic_id.as_ref()).and_then(|id| id.parse().ok());
         let parsed = crate::api::parse_image(image).ok();
-        parsed.and_then(|parsed| parsed.golden_name(resolved.as_ref(), None)).and_then(Result::ok).is_some_and(|name| golden.starts_with(name.as_str()))
+        parsed
+            .and_then(|parsed| parsed.golden_name(resolved.as_ref(), None))
+            .and_then(Result::ok)
+            .is_some_and(|name| golden.starts_with(name.as_str()))
     };
     images.iter().filter(will_have).map(|image| image.name_any()).collect()
 }
@@ -267,7 +273,8 @@ fn not_ready(cluster: &Cluster) -> Vec<String> {
 
 /// The intake with the hoster's limits.
 fn intake(settings: &Settings, egress: &Egress, store: &Store) -> Intake {
-    let bandwidth = settings.bandwidth.and_then(|rate| std::num::NonZeroU64::new(rate.bytes())).map_or_else(Bandwidth::default, Bandwidth::limited);
+    let bandwidth =
+        settings.bandwidth.and_then(|rate| std::num::NonZeroU64::new(rate.bytes())).map_or_else(Bandwidth::default, Bandwidth::limited);
     let limits = Limits { max_virtual_size: settings.largest_disk.bytes(), ..Limits::default() };
     Intake { egress: egress.clone(), store: store.clone(), limits, bandwidth }
 }
@@ -395,7 +402,10 @@ pub(super) fn record_metrics(metrics: &Metrics, name: &str, old: &GoldenImageSta
             None => metrics.forget_progress(name, Some(class)),
         }
         let before = old.targets.iter().find(|other| other.requested_class == target.requested_class);
-        if let Some(began) = before.filter(|before| target.claim_uid.is_some() && before.claim_uid != target.claim_uid).and_then(|before| before.started_time.as_ref()) {
+        if let Some(began) = before
+            .filter(|before| target.claim_uid.is_some() && before.claim_uid != target.claim_uid)
+            .and_then(|before| before.started_time.as_ref())
+        {
             let took = k8s_openapi::jiff::Timestamp::now().duration_since(began.0).unsigned_abs();
             metrics.import_took(class, took);
         }

@@ -175,10 +175,5 @@ fn failed(draft: &mut Draft<'_>, fetch: &FetchStatus) -> FetchState {
             draft.wake_at(at);
         }
     }
-    let next = fetch.next_attempt_time.as_ref().map(|at| format!(" Tried again at {}.", at.0)).unwrap_or_default();
-    FetchState::Failed {
-        reason,
-        message: format!("{} (attempt {}){next}", failure.message.trim_end_matches('.'), fetch.attempts),
-        terminal,
-    }
+    FetchState::Failed { reason, message: failure.message.clone(), terminal }
 }

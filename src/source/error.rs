@@ -39,9 +39,9 @@ impl At {
 }
 
 impl fmt::Display for At {
+    /// The URL alone: a text that differs with each attempt would be written into status again and again. The ID is logged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.url)?;
-        if self.request_id.is_empty() { Ok(()) } else { write!(f, ", request {}", self.request_id) }
+        f.write_str(&self.url)
     }
 }
 
@@ -53,6 +53,11 @@ pub(super) fn shown(url: &Url) -> String {
 }
 
 impl SourceError {
+    /// The ID that the request was sent with, which upstream's own log may know.
+    pub fn request_id(&self) -> &str {
+        &self.at.request_id
+    }
+
     /// How long to wait for a schematic that one replica of a factory knows and another denies: its negative cache's lifetime.
     const SCHEMATIC_DELAY: Duration = Duration::from_secs(30);
 
