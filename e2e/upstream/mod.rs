@@ -5,7 +5,7 @@
 //! [`squid`] start the real programs. Everything listens on loopback and ends when dropped.
 //!
 //! Other tests take this in with `#[path = "upstream/mod.rs"] mod upstream;`.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses its part")]
 
 mod answer;
 mod certificates;

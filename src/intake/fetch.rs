@@ -72,15 +72,15 @@ impl Attempt<'_> {
         });
         self.progress.send_replace(Progress { stage: Stage::Opening, ..Progress::default() });
         let request = self.request;
-        let opened = self.intake.egress.open(&OpenRequest {
+        let ask = OpenRequest {
             source: &request.source,
             schematic_id: request.schematic_id.as_ref(),
             ca_bundle: request.ca_bundle.as_deref(),
             credentials: request.credentials.as_ref(),
             resume: resume.as_ref(),
             demoted: &self.demoted,
-        });
-        let opened = opened.await?;
+        };
+        let opened = self.intake.egress.open(&ask).await?;
         if self.demoted.contains(&opened.facts.from) {
             return Err(Failure::Again);
         }
@@ -217,7 +217,15 @@ impl Attempt<'_> {
     }
 
     /// Every byte is here: judges it by the digest that is asked for.
-    fn judge(&self, file: Arc<File>, length: u64, digest: Digest, format: Format, room: u64, sidecar: Sidecar) -> Result<Fetched, IntakeError> {
+    fn judge(
+        &self,
+        file: Arc<File>,
+        length: u64,
+        digest: Digest,
+        format: Format,
+        room: u64,
+        sidecar: Sidecar,
+    ) -> Result<Fetched, IntakeError> {
         let Sidecar { resolved_url, etag, resolved_time, .. } = sidecar;
         if let Some(expected) = self.request.digest.filter(|expected| *expected != digest) {
             return Err(IntakeError::DigestMismatch { expected, found: digest, size: length, from: resolved_url });

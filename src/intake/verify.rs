@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Attempt, Failure, IntakeError, Progress, Stage, blocking, check_fits, fetch::{Fetched, blame, blamed_on}};
+use super::{
+    Attempt, Failure, IntakeError, Progress, Stage, blocking, check_fits,
+    fetch::{Fetched, blame, blamed_on},
+};
 use crate::{
     artifact::{ArtifactError, Ingested, Limits, Watch, ingest},
     spool::{DiskFacts, DiskFile, Record, SpoolError, Spooled, Verified},
@@ -26,7 +29,8 @@ impl Attempt<'_> {
             blocking(move |_| draft.complete(&file, size, digest))
         };
         let decoding = {
-            let (draft, limits, progress, digest) = (self.draft.share(), self.intake.limits.clone(), self.progress.clone(), artifact.digest);
+            let (draft, limits, progress, digest) =
+                (self.draft.share(), self.intake.limits.clone(), self.progress.clone(), artifact.digest);
             blocking(move |stop| -> Result<Result<Ingested, ArtifactError>, SpoolError> {
                 let output = draft.output()?;
                 let mut room = room;
