@@ -3,8 +3,16 @@
 //! `docs/architecture.md` is the map of these rooms.
 
 pub mod api;
+pub mod artifact;
 pub mod catalog;
+pub mod cli;
+pub mod daemon;
+pub mod foreign;
+pub mod golden;
+pub mod intake;
 pub mod model;
 pub mod rules;
+pub mod run;
 pub mod source;
 pub mod spool;
+pub mod world;

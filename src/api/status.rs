@@ -12,6 +12,11 @@ pub struct GoldenImageStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
+    /// The value of the annotation `kubernetes-worker-image.cozystack.io/retry` that was acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub observed_retry: Option<String>,
+
     /// What the image is whatever its name: 40 hex characters. Two images of one identity are one image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40))]

@@ -21,6 +21,11 @@ impl VolumeMode {
             Self::Filesystem => "Filesystem",
         }
     }
+
+    /// The mode a text names; `None` for any other text.
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Block, Self::Filesystem].into_iter().find(|mode| mode.as_str() == text)
+    }
 }
 
 impl fmt::Display for VolumeMode {
@@ -33,10 +38,6 @@ impl std::str::FromStr for VolumeMode {
     type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        match text {
-            "Block" => Ok(Self::Block),
-            "Filesystem" => Ok(Self::Filesystem),
-            _ => Err(InvalidValue::new("volume mode", text, "must be `Block` or `Filesystem`")),
-        }
+        Self::parse(text).ok_or_else(|| InvalidValue::new("volume mode", text, "must be `Block` or `Filesystem`"))
     }
 }

@@ -3,8 +3,18 @@
 //! Controller, admission and command line all call these; the chart is held to them by shared test vectors. Each rule has
 //! one function, one message and one test table.
 
+pub mod capability;
+pub mod class;
+pub mod dependence;
 mod edit;
+mod import;
+pub mod marks;
+pub mod modes;
 mod reason;
+mod rolling;
+pub mod size;
 
 pub use edit::{FrozenChange, duplicate_message, frozen_changes, frozen_message};
+pub use import::{CdiCondition, ImportFacts, ImporterFacts, import_trouble};
 pub use reason::Reason;
+pub use rolling::moving_source_warnings;

@@ -4,11 +4,11 @@ use std::{fmt, time::Duration};
 
 /// Declares the reasons once: name, whether a retry can never help, and the remedy a person is given.
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident $(= $text:literal)? { terminal: $terminal:literal, remedy: $remedy:literal })*) => {
+    ($(#[doc = $doc:literal] $name:ident $(= $text:literal)? { terminal: $terminal:literal, remedy: $remedy:literal })*) => {
         /// A reason in CamelCase, as Kubernetes conditions want it. It says what to do; the message says what happened.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Reason {
-            $($(#[$doc])* $name,)*
+            $(#[doc = $doc] $name,)*
         }
 
         impl Reason {
@@ -19,6 +19,13 @@ macro_rules! reasons {
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$name => reasons!(@text $name $($text)?),)*
+                }
+            }
+
+            /// What the reason means, as a sentence.
+            pub const fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$name => $doc.trim_ascii(),)*
                 }
             }
 
@@ -109,6 +116,8 @@ reasons! {
     DuplicateIdentity { terminal: true, remedy: "Remove this one; the image named serves both." }
     /// A frozen field was edited (R4).
     EntryEdited { terminal: false, remedy: "Restore the value, or make a new entry with a new name." }
+    /// The entry is no longer in the list.
+    Unlisted { terminal: false, remedy: "" }
     /// A DataVolume of the golden's name belongs to someone else (R5).
     NameConflict { terminal: false, remedy: "Delete or rename that DataVolume, or annotate it for adoption." }
     /// Two targets are one StorageClass.
@@ -121,6 +130,8 @@ reasons! {
     NoDefaultClass { terminal: false, remedy: "Mark a StorageClass as default or name one in `storageClassName`; the import then starts by itself." }
     /// The StorageClass does not exist.
     ClassNotFound { terminal: false, remedy: "Create the StorageClass; the import then starts by itself." }
+    /// CDI does not know how volumes of the class can be claimed.
+    ModesUnknown { terminal: false, remedy: "State `volumeMode` and `accessModes` in the target, or add `claimPropertySets` to the class's StorageProfile." }
     /// CDI is not installed.
     CDINotFound { terminal: false, remedy: "Install CDI; the import then starts by itself." }
     /// CDI refused or lost the DataVolume, or its import keeps failing.

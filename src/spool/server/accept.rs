@@ -22,8 +22,8 @@ pub(super) struct Acceptor {
 }
 
 impl Acceptor {
-    pub(super) fn new(config: rustls::ServerConfig, registry: Registry, settings: &super::Settings) -> Self {
-        let tls = RustlsAcceptor::new(RustlsConfig::from_config(Arc::new(config))).handshake_timeout(settings.handshake_timeout);
+    pub(super) fn new(config: Arc<rustls::ServerConfig>, registry: Registry, settings: &super::Settings) -> Self {
+        let tls = RustlsAcceptor::new(RustlsConfig::from_config(config)).handshake_timeout(settings.handshake_timeout);
         Self { tls, registry, places: Arc::new(Semaphore::new(settings.connections)), stall: settings.stall_timeout }
     }
 }

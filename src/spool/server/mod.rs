@@ -8,7 +8,6 @@ mod body;
 mod guard;
 mod range;
 mod respond;
-mod tls;
 
 use std::{
     io,
@@ -20,9 +19,9 @@ use std::{
 use axum::Router;
 use axum_server::Handle;
 use tokio::sync::Semaphore;
+use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 
-pub use self::tls::{Certificate, CertificateError};
 use self::{accept::Acceptor, body::Buffers, respond::App};
 use super::{Registry, Store};
 
@@ -67,16 +66,15 @@ const MOST_HEADERS: usize = 64;
 /// Serves the disks of `store` to whom `registry` grants them, until `shutdown`.
 ///
 /// # Errors
-/// When the listener cannot be used or the certificate fits no TLS version.
+/// When the listener cannot be used.
 pub async fn serve(
     listener: TcpListener,
-    certificate: &Certificate,
+    config: Arc<ServerConfig>,
     registry: Registry,
     store: Store,
     settings: Settings,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let config = certificate.server_config().map_err(io::Error::other)?;
     let acceptor = Acceptor::new(config, registry.clone(), &settings);
     let app =
         App { registry, store, hold: settings.hold, buffers: Buffers::default(), transfers: Arc::new(Semaphore::new(settings.transfers)) };

@@ -1,0 +1,182 @@
+//! What a test holds of a running stand-in.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, atomic::Ordering},
+};
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::{Client, ResourceExt};
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::{
+    Ctx, Entry, What, Writes,
+    api::{ApiServer, Caches},
+    cache::Key,
+    engine,
+    journal::Journal,
+    options::{Controllers, Options},
+    queue::Queue,
+    script::{Behaviour, Scripts},
+    storage::disk_of,
+    webhook::Webhook,
+};
+
+/// A running stand-in for CDI. One a cluster; it stops when dropped.
+pub struct CdiStandIn {
+    ctx: Arc<Ctx>,
+    paused: watch::Sender<bool>,
+    webhook: Option<Webhook>,
+}
+
+impl CdiStandIn {
+    /// Starts the stand-in on a cluster that has CDI's CRDs, and waits until it watches and its webhooks are registered.
+    ///
+    /// `client` must be allowed everything: CDI is.
+    ///
+    /// # Panics
+    /// When volumes cannot be kept in `options.dir`, or webhooks cannot be served or registered.
+    pub async fn start(client: Client, options: Options) -> Self {
+        // reqwest takes the process's provider; another installation of it is harmless.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        std::fs::create_dir_all(&options.dir).unwrap_or_else(|error| panic!("volumes of the stand-in for CDI in {}: {error}", options.dir.display()));
+        let (paused, receiver) = watch::channel(false);
+        let journal = Arc::new(Journal::new());
+        let ctx = Arc::new(Ctx {
+            api: ApiServer { client, caches: Arc::new(Caches::default()), journal: journal.clone(), paused: receiver, events: options.events },
+            opts: options,
+            queue: Queue::default(),
+            scripts: Scripts::new(),
+            journal,
+            runs: Mutex::default(),
+            busy: Mutex::default(),
+            stop: tokio_util::sync::CancellationToken::new(),
+        });
+        engine::start(&ctx);
+        engine::synced(&ctx).await;
+        let webhook = if ctx.opts.admission { Some(Webhook::start(ctx.clone()).await) } else { None };
+        Self { ctx, paused, webhook }
+    }
+
+    /// Has `behaviour` happen to every DataVolume that `pattern` names (a name or `namespace/name`, `*` for anything), now and later.
+    pub fn script(&self, pattern: &str, behaviour: Behaviour) {
+        self.ctx.scripts.add(pattern, behaviour);
+        self.wake();
+    }
+
+    /// Takes back every script with exactly this pattern: the cause is gone, and what waited goes on.
+    pub fn unscript(&self, pattern: &str) {
+        self.ctx.scripts.remove(pattern);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        for dv in self.ctx.api.caches.dvs.all(|_| true) {
+            self.ctx.queue.add(Key::of(&*dv));
+        }
+    }
+
+    /// Stops all writes, as when CDI's controller is away. Importers that run go on without telling.
+    pub fn pause(&self) {
+        self.paused.send_replace(true);
+    }
+
+    /// Ends [`CdiStandIn::pause`].
+    pub fn resume(&self) {
+        self.paused.send_replace(false);
+    }
+
+    /// Whether CDI's webhooks answer. While they do not, every create and update of a DataVolume fails.
+    pub fn serve_admission(&self, up: bool) {
+        if let Some(webhook) = &self.webhook {
+            webhook.up.store(up, Ordering::SeqCst);
+        }
+    }
+
+    /// Everything done so far, oldest first.
+    pub fn journal(&self) -> Vec<Entry> {
+        self.ctx.journal.entries()
+    }
+
+    /// What was done for one DataVolume.
+    pub fn journal_of(&self, namespace: &str, name: &str) -> Vec<What> {
+        let key = Key::new(namespace, name);
+        self.journal().into_iter().filter(|entry| entry.key == key).map(|entry| entry.what).collect()
+    }
+
+    /// The requests an import sent, as `HEAD 200`.
+    pub fn requests_of(&self, namespace: &str, name: &str) -> Vec<String> {
+        let request = |what| if let What::Request { method, status, .. } = what { Some(format!("{method} {status}")) } else { None };
+        self.journal_of(namespace, name).into_iter().filter_map(request).collect()
+    }
+
+    /// Waits until the journal of one DataVolume meets a condition. Give it a deadline of your own.
+    pub async fn until_journal(&self, namespace: &str, name: &str, mut holds: impl FnMut(&[What]) -> bool) {
+        let mut changed = self.ctx.journal.watch();
+        while !holds(&self.journal_of(namespace, name)) {
+            // The sender lives as long as `self`.
+            let _ = changed.changed().await;
+        }
+    }
+
+    /// Writes to the API server so far.
+    pub fn writes(&self) -> Writes {
+        self.ctx.journal.writes()
+    }
+
+    /// The file with the disk of a bound claim: the whole device for Block, `disk.img` for Filesystem.
+    pub async fn disk(&self, namespace: &str, claim: &str) -> Option<PathBuf> {
+        let claim = self.claim(namespace, claim).await?;
+        disk_of(&self.ctx.opts.dir, &claim)
+    }
+
+    async fn claim(&self, namespace: &str, name: &str) -> Option<Arc<PersistentVolumeClaim>> {
+        self.ctx.api.get(&Key::new(namespace, name)).await.expect("the API server answers")
+    }
+
+    /// Deletes a claim under its DataVolume, as a person would.
+    pub async fn delete_claim(&self, namespace: &str, name: &str) {
+        let claim = self.claim(namespace, name).await.expect("the claim is there");
+        self.ctx.api.delete(&*claim).await.expect("the claim is deleted");
+    }
+
+    /// Loses a bound claim: its volume goes away.
+    pub async fn lose_claim(&self, namespace: &str, name: &str) {
+        let claim = self.claim(namespace, name).await.expect("the claim is there");
+        let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).expect("the claim is bound");
+        let volume: Arc<PersistentVolume> = self.ctx.api.get(&Key::new("", volume)).await.expect("the API server answers").expect("the volume is there");
+        self.ctx.api.delete(&*volume).await.expect("the volume is deleted");
+        self.ctx.release_finalizer(&*volume, "kubernetes.io/pv-protection").await.expect("the volume goes");
+        if self.ctx.opts.controllers == Controllers::StandIn {
+            self.ctx.api.patch_status(&*claim, json!({ "phase": "Lost" })).await.expect("the claim is marked lost");
+        }
+    }
+
+    /// Kills the importer pod of an import that runs, as an eviction would.
+    pub async fn kill_importer(&self, namespace: &str, name: &str) {
+        let claim = self.claim(namespace, name).await.expect("the claim is there");
+        let uid = claim.uid().unwrap_or_default();
+        let pod: Option<Arc<Pod>> = self.ctx.api.get(&Key::new(namespace, format!("importer-prime-{uid}"))).await.expect("the API server answers");
+        self.ctx.api.delete(&*pod.expect("the importer pod is there")).await.expect("the importer pod is deleted");
+    }
+
+    /// CDI's former garbage collection for one DataVolume that is Succeeded, or will be.
+    pub fn garbage_collect(&self, namespace: &str, name: &str) {
+        self.script(&format!("{namespace}/{name}"), Behaviour::GarbageCollect);
+    }
+
+    /// Stops and takes the webhooks away, so that the API server does not wait for them.
+    pub async fn stop(mut self) {
+        if let Some(webhook) = self.webhook.take() {
+            self.resume();
+            webhook.unregister(&self.ctx).await;
+        }
+    }
+}
+
+impl Drop for CdiStandIn {
+    fn drop(&mut self) {
+        self.ctx.stop.cancel();
+    }
+}

@@ -1,0 +1,19 @@
+//! The harness itself, and the chart's rights, on a real control plane.
+
+#[path = "harness/mod.rs"]
+mod harness;
+
+#[path = "harness_tests/chart.rs"]
+mod chart;
+#[path = "harness_tests/cluster.rs"]
+mod cluster;
+#[path = "harness_tests/generated.rs"]
+mod generated;
+#[path = "harness_tests/leftovers.rs"]
+mod leftovers;
+#[path = "harness_tests/schemas.rs"]
+mod schemas;
+
+/// The cluster of these tests, with everything on.
+static CLUSTER: harness::Shared =
+    harness::Shared::new(|| harness::Options::default().foreign_crds(harness::Flavor::Trimmed).controller_manager());

@@ -1,0 +1,271 @@
+//! The chart on a real API server: what it makes, and what its identities may do.
+
+use crate::{
+    CLUSTER,
+    harness::{
+        Needs,
+        chart::{self, ADMISSION, CONTROLLER},
+        unique,
+    },
+};
+use k8s_openapi::{
+    api::{
+        authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
+        core::v1::{ConfigMap, Secret, Service},
+    },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+/// One question to the authorizer: `verb resource[/subresource][.group] [name]`.
+async fn may(client: &Client, namespace: &str, question: &str) -> bool {
+    let mut words = question.split(' ');
+    let (verb, what) = (words.next().unwrap(), words.next().unwrap());
+    let (resource, group) = what.split_once('.').unwrap_or((what, ""));
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    let attributes = ResourceAttributes {
+        verb: Some(verb.into()),
+        group: Some(group.into()),
+        resource: Some(resource.into()),
+        subresource: Some(subresource.into()),
+        namespace: Some(namespace.into()),
+        name: words.next().map(Into::into),
+        ..Default::default()
+    };
+    let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
+    let review = SelfSubjectAccessReview { spec, ..Default::default() };
+    let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    api.create(&PostParams::default(), &review).await.unwrap().status.unwrap().allowed
+}
+
+/// Where a question is asked.
+const CLUSTER_WIDE: &[&str] = &[
+    "list goldenimages.cozystack.io",
+    "watch goldenimages.cozystack.io",
+    "create goldenimages.cozystack.io",
+    "patch goldenimages.cozystack.io x",
+    "patch goldenimages/status.cozystack.io x",
+    "list storageclasses.storage.k8s.io",
+    "watch storageclasses.storage.k8s.io",
+    "list storageprofiles.cdi.kubevirt.io",
+    "list cdiconfigs.cdi.kubevirt.io",
+    "get customresourcedefinitions.apiextensions.k8s.io goldenimages.cozystack.io",
+];
+const NOT_CLUSTER_WIDE: &[&str] = &[
+    "delete goldenimages.cozystack.io x",
+    "list secrets",
+    "list configmaps",
+    "list datavolumes.cdi.kubevirt.io",
+    "list persistentvolumeclaims",
+    "list pods",
+    "list namespaces",
+    "delete namespaces x",
+    "get customresourcedefinitions.apiextensions.k8s.io x",
+    "patch customresourcedefinitions.apiextensions.k8s.io goldenimages.cozystack.io",
+    "create storageclasses.storage.k8s.io",
+    "create clusterrolebindings.rbac.authorization.k8s.io",
+];
+const IN_CATALOG: &[&str] = &[
+    "get datavolumes.cdi.kubevirt.io x",
+    "watch datavolumes.cdi.kubevirt.io",
+    "create datavolumes.cdi.kubevirt.io",
+    "patch datavolumes.cdi.kubevirt.io x",
+    "delete datavolumes.cdi.kubevirt.io x",
+    "watch persistentvolumeclaims",
+    "patch persistentvolumeclaims x",
+    "watch pods",
+    "watch resourcequotas",
+    "create secrets",
+    "patch secrets x",
+    "delete secrets x",
+    "create configmaps",
+    "patch configmaps golden-catalog-spool-ca",
+    "create leases.coordination.k8s.io",
+    "update leases.coordination.k8s.io golden-catalog",
+    "create events.events.k8s.io",
+];
+const NOT_IN_CATALOG: &[&str] = &[
+    "get secrets x",
+    "list secrets",
+    "watch secrets",
+    "update secrets x",
+    "get configmaps x",
+    "list configmaps",
+    "patch configmaps x",
+    "delete persistentvolumeclaims x",
+    "create persistentvolumeclaims",
+    "create pods",
+    "delete pods x",
+    "create datavolumes/source.cdi.kubevirt.io",
+    "update leases.coordination.k8s.io x",
+    "create rolebindings.rbac.authorization.k8s.io",
+];
+const IN_OWN: &[&str] = &[
+    "get secrets x",
+    "create secrets",
+    "patch secrets golden-catalog-spool-key",
+    "patch secrets golden-catalog-spool-tls",
+    "list configmaps",
+    "watch configmaps",
+    "create endpointslices.discovery.k8s.io",
+    "patch endpointslices.discovery.k8s.io x",
+    "create events.events.k8s.io",
+];
+const NOT_IN_OWN: &[&str] = &[
+    "list secrets",
+    "patch secrets x",
+    "delete secrets x",
+    "patch configmaps x",
+    "create pods",
+    "patch deployments.apps golden-catalog-controller",
+    "create leases.coordination.k8s.io",
+];
+
+#[tokio::test]
+async fn the_controllers_rights_are_what_the_design_says_and_no_more() {
+    let Some(cluster) = CLUSTER.on(Needs::Scripted).await else { return };
+    let release = cluster.install_chart("{}").await;
+    let other = cluster.namespace("tenant").await;
+    let client = release.client(CONTROLLER).await;
+    let (own, catalog) = (&*release.namespace, &*release.catalog);
+    let expected = [
+        ("", CLUSTER_WIDE, true),
+        ("", NOT_CLUSTER_WIDE, false),
+        (catalog, IN_CATALOG, true),
+        (catalog, NOT_IN_CATALOG, false),
+        (own, IN_OWN, true),
+        (own, NOT_IN_OWN, false),
+        ("default", &["create events.events.k8s.io"], true),
+        ("default", &["get secrets x", "list configmaps", "list pods"], false),
+        (
+            &other,
+            &["get secrets x", "list configmaps", "list datavolumes.cdi.kubevirt.io", "create events.events.k8s.io", "get namespaces"],
+            false,
+        ),
+    ];
+    let mut wrong = vec![];
+    for (namespace, questions, expected) in expected {
+        for question in questions {
+            if may(&client, namespace, question).await != expected {
+                wrong.push(format!("{question} in {namespace:?}: should be {}", if expected { "allowed" } else { "refused" }));
+            }
+        }
+    }
+    for namespace in [catalog, own] {
+        assert!(may(&client, namespace, &format!("get namespaces {namespace}")).await);
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+
+    let admission = release.client(ADMISSION).await;
+    for (namespace, questions) in [("", CLUSTER_WIDE), (catalog, IN_CATALOG), (own, IN_OWN)] {
+        for question in questions {
+            assert!(!may(&admission, namespace, question).await, "the admission role needs no {question} yet");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_controller_writes_a_header_secret_it_cannot_read() {
+    let Some(cluster) = CLUSTER.on(Needs::Any).await else { return };
+    let release = cluster.install_chart("{}").await;
+    let secrets: Api<Secret> = Api::namespaced(release.client(CONTROLLER).await, &release.catalog);
+    let apply = PatchParams::apply("golden-catalog/golden").force();
+    for token in ["one", "two"] {
+        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "golden" }, "stringData": { "header": token } });
+        secrets.patch("golden", &apply, &Patch::Apply(&secret)).await.unwrap();
+    }
+    for refused in [secrets.get("golden").await.map(drop), secrets.list(&ListParams::default()).await.map(drop)] {
+        assert!(refused.unwrap_err().to_string().contains("forbidden"));
+    }
+    secrets.delete("golden", &DeleteParams::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_chart_is_made_upgraded_and_removed() {
+    let Some(cluster) = CLUSTER.on(Needs::Any).await else { return };
+    cluster.helm(["lint", "--strict", chart::folder().to_str().unwrap()]).await.ok();
+    let release = cluster.install_chart("{images: [{name: a, url: 'https://example.org/a.qcow2'}], storageClass: replicated}").await;
+
+    let list: Api<ConfigMap> = Api::namespaced(cluster.admin(), &release.namespace);
+    let text = async || list.get("golden-catalog-images").await.unwrap().data.unwrap()["images.yaml"].clone();
+    let read: Value = serde_saphyr::from_str(&text().await).unwrap();
+    assert_eq!(read, json!({ "images": [{ "name": "a", "url": "https://example.org/a.qcow2" }], "storageClass": "replicated" }));
+    let entries = golden_catalog::catalog::read_list(&text().await).unwrap().entries;
+    assert!(matches!(&entries[..], [Ok(entry)] if entry.name.to_string() == "a"), "{entries:?}");
+
+    let services: Api<Service> = Api::namespaced(cluster.admin(), &release.namespace);
+    let service = services.get("golden-catalog-spool").await.unwrap().spec.unwrap();
+    assert_eq!(service.selector, None, "the leader alone says where the spool is");
+    assert_eq!(service.ports.unwrap()[0].port, 8443);
+
+    release.upgrade("{images: []}").await.ok();
+    assert!(golden_catalog::catalog::read_list(&text().await).unwrap().entries.is_empty());
+    let refused = release.upgrade("{image: []}").await.err();
+    assert!(refused.contains("image"), "{refused}");
+
+    release.uninstall().await.ok();
+    assert!(list.get_opt("golden-catalog-images").await.unwrap().is_none());
+    let kinds: Api<CustomResourceDefinition> = Api::all(cluster.admin());
+    kinds.get("goldenimages.cozystack.io").await.expect("the kind and its objects outlive the release");
+    let names = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"].join(",");
+    let left = cluster.kubectl(["get", &names, "-A", "-o", "name"]).await.ok();
+    assert!(!left.contains(&*release.namespace), "{left}");
+}
+
+#[tokio::test]
+async fn the_chart_cannot_be_put_where_it_would_be_wrong() {
+    let Some(cluster) = CLUSTER.on(Needs::Any).await else { return };
+    let namespace = cluster.namespace("wrong").await;
+    let chart = chart::folder();
+    let install = ["install", "wrong", chart.to_str().unwrap(), "--namespace", &namespace, "--skip-crds"];
+
+    let missing = format!("catalogNamespace=missing-{}", unique());
+    let error = cluster.helm(install.iter().chain(&["--set", &missing])).await.err();
+    assert!(error.contains("does not exist") && error.contains("create it"), "{error}");
+    let same = format!("catalogNamespace={}", &*namespace);
+    let error = cluster.helm(install.iter().chain(&["--set", &same])).await.err();
+    assert!(error.contains("the namespace of this release"), "{error}");
+    let left = cluster.kubectl(["get", "all,configmaps,serviceaccounts", "-n", &namespace, "-o", "name"]).await.ok();
+    assert!(!left.contains("golden-catalog"), "nothing is half made: {left}");
+}
+
+/// With the CRD from the chart itself, as a hoster installs it, and a Deployment that the API server accepts as it is meant.
+#[tokio::test]
+async fn the_chart_brings_its_kind_along() {
+    let Some(_) = CLUSTER.on(Needs::Scripted).await else { return };
+    // A server of its own: nothing has installed the kind there.
+    let cluster = crate::harness::Cluster::start(crate::harness::Options::default()).await;
+    let (namespace, catalog) = (cluster.namespace("daemon").await, cluster.namespace("catalog").await);
+    let chart = chart::folder();
+    let catalog = format!("catalogNamespace={}", &*catalog);
+    let arguments = [chart.to_str().unwrap(), "--namespace", &namespace, "--set", &catalog];
+    for verb in [["install", "first"], ["upgrade", "first"]] {
+        cluster.helm(verb.iter().chain(&arguments)).await.ok();
+    }
+    let columns = cluster.kubectl(["get", "goldenimages"]).await;
+    assert!(columns.stderr.contains("No resources found"), "{columns:?}");
+
+    let deployment = cluster.kubectl(["get", "deployment", CONTROLLER, "-n", &namespace, "-o", "json"]).await.ok();
+    let deployment: Value = serde_json::from_str(&deployment).unwrap();
+    let pod = &deployment["spec"]["template"]["spec"];
+    assert_eq!(deployment["spec"]["replicas"], 2);
+    assert_eq!(pod["serviceAccountName"], CONTROLLER);
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    assert_eq!(pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"], true);
+    // The Pod Security Standard `restricted`, judged by the server's own admission.
+    let label = ["label", "namespace", &namespace, "pod-security.kubernetes.io/warn=restricted"];
+    cluster.kubectl(label).await.ok();
+    let warned = cluster.helm(["upgrade", "first"].iter().chain(&arguments).chain(&["--set", "controller.replicas=3"])).await;
+    assert!(!warned.stderr.contains("would violate PodSecurity"), "{}", warned.stderr);
+    warned.ok();
+    for size in ["spool.storageClass=replicated", "spool.storageClass="] {
+        let upgraded = cluster.helm(["upgrade", "first"].iter().chain(&arguments).chain(&["--set", size])).await;
+        upgraded.ok();
+    }
+    cluster.helm(["uninstall", "first", "--namespace", &namespace]).await.ok();
+    cluster.kubectl(["get", "goldenimages"]).await.ok();
+}

@@ -1,0 +1,19 @@
+//! Files made from the code are what the code makes.
+
+use crate::harness::repository;
+
+/// `UPDATE=1 cargo test --test harness generated` (`make generate`) writes them instead.
+#[test]
+fn generated_files_are_up_to_date() {
+    let crd = golden_catalog::api::crd_yaml().unwrap();
+    let name = "cozystack.io_goldenimages.yaml";
+    for folder in ["crds", "helm/kubernetes-worker-image/crds"] {
+        let path = repository().join(folder).join(name);
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, &crd).unwrap();
+        }
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(found == crd, "{} is not what the code makes: run `make generate`", path.display());
+    }
+}

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Runs all tests and prints each step's seconds and how many tests passed, failed and were skipped. `make test` calls it.
+#
+#   e2e/tools/test.sh                everything
+#   e2e/tools/test.sh NAME…          only these end-to-end tests ([[test]] in Cargo.toml), or `unit`
+#
+# Where the real schemas of other projects are at hand (../shared/crds, or the folder E2E_CRDS names), the tests that use
+# such schemas run on the trimmed and on the real ones; E2E_SCHEMAS=real or trimmed chooses one.
+# shellcheck disable=SC2154 # steps.sh sets logs and failed_steps
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+# shellcheck source=e2e/tools/steps.sh
+. e2e/tools/steps.sh
+
+chosen=" $* "
+wanted() { [ "$chosen" = '  ' ] || [[ $chosen == *" $1 "* ]]; }
+
+skips=$logs/skips
+: >"$skips"
+export E2E_SKIPS=$skips
+
+if [ -z "${E2E_SCHEMAS:-}" ] && [ -d "${E2E_CRDS:-../shared/crds}" ]; then schemas='trimmed real'; else schemas=${E2E_SCHEMAS:-trimmed}; fi
+
+# Whether the sources of an end-to-end test ask which schemas to use.
+asks_for_schemas() {
+  local source
+  source=$(jq -r --arg name "$1" '.packages[0].targets[] | select(.name == $name and .kind == ["test"]) | .src_path' <<<"$metadata")
+  grep -rqs 'Flavor::chosen' "$source" "${source%.rs}" "${source%_test.rs}_tests" "$(dirname "$source")/$1"
+}
+
+metadata=$(cargo metadata --no-deps --format-version 1) || exit 1
+tests=$(jq -r '.packages[0].targets[] | select(.kind == ["test"]) | .name' <<<"$metadata")
+for name in "$@"; do
+  [ "$name" = unit ] || grep -qx "$name" <<<"$tests" || { echo "there is no test '$name'; there are: unit ${tests//$'\n'/ }" >&2; exit 64; }
+done
+
+step 'build' cargo test --no-run --lib --bins --tests
+if [ "$failed_steps" = 0 ]; then
+  wanted unit && step 'unit tests' cargo test --lib --bins
+  wanted unit && step 'documentation tests' cargo test --doc
+  for name in $tests; do
+    wanted "$name" || continue
+    if asks_for_schemas "$name"; then
+      for flavor in $schemas; do
+        E2E_SCHEMAS=$flavor step "e2e $name ($flavor schemas)" timeout --foreground 30m cargo test --test "$name"
+      done
+    else
+      step "e2e $name" timeout --foreground 30m cargo test --test "$name"
+    fi
+  done
+fi
+
+finish
+status=$?
+read -r passed failed ignored < <(cat "$logs"/*.log | awk '
+  /^test result:/ { for (i = 1; i < NF; i++) { if ($(i+1) ~ /^passed/) p += $i; if ($(i+1) ~ /^failed/) f += $i; if ($(i+1) ~ /^ignored/) g += $i } }
+  END { print p + 0, f + 0, g + 0 }')
+skipped=$(wc -l <"$skips")
+if [ -s "$skips" ]; then
+  printf '\nskipped here:\n'
+  sort "$skips" | uniq -c | sed 's/^/  /'
+fi
+# shellcheck disable=SC2016
+[ "$ignored" = 0 ] || printf '\n%s longer tests were left for `make soak`\n' "$ignored"
+printf '\n%s passed, %s failed, %s skipped in %s s\n' "$((passed - skipped))" "$failed" "$((skipped + ignored))" "$SECONDS"
+exit "$status"

@@ -1,0 +1,44 @@
+{{/* The labels of every object of this chart. */}}
+{{- define "golden-catalog.labels" -}}
+app.kubernetes.io/name: golden-catalog
+app.kubernetes.io/instance: {{ .Release.Name | trunc 63 }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{/* The name of what lies outside the release's namespace. Two releases may meet there for a while, when one replaces the other. */}}
+{{- define "golden-catalog.outsideName" -}}
+golden-catalog-controller-{{ .Release.Namespace }}
+{{- end }}
+
+{{/* The labels that select the Pods of the controller; they never change, since a Deployment's selector cannot. */}}
+{{- define "golden-catalog.controllerSelector" -}}
+app.kubernetes.io/name: golden-catalog
+app.kubernetes.io/component: controller
+{{- end }}
+
+{{/* The flags of the controller: the one place where they are. */}}
+{{- define "golden-catalog.controllerArgs" -}}
+- run
+- --role=controller
+- --namespace=$(POD_NAMESPACE)
+- --catalog-namespace={{ .Values.catalogNamespace }}
+- --spool-dir=/spool
+- --spool-size={{ .Values.spool.size }}
+- --spool-url={{ .Values.spool.advertisedURL | default (printf "https://golden-catalog-spool.%s.svc:8443" .Release.Namespace) }}
+{{- range .Values.controller.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{/* What cannot be right is refused before anything is made. */}}
+{{- define "golden-catalog.check" -}}
+{{- if eq .Values.catalogNamespace .Release.Namespace }}
+{{- fail (printf "catalogNamespace is %q, the namespace of this release: the daemon may read Secrets in its own namespace and must not in the catalog's. Install the chart into another namespace, such as cozy-kubernetes-worker-image." .Values.catalogNamespace) }}
+{{- end }}
+{{- /* A render without a cluster finds no namespace at all, and then nothing can be said. */}}
+{{- if and (lookup "v1" "Namespace" "" "kube-system") (not (lookup "v1" "Namespace" "" .Values.catalogNamespace)) }}
+{{- fail (printf "the namespace %q (catalogNamespace) does not exist: create it, or name the one that holds the golden images" .Values.catalogNamespace) }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,14 @@
+//! What a raw disk must look like.
+
+mod filesystem;
+mod gpt;
+mod layout;
+mod mbr;
+mod verify;
+
+pub(super) use layout::{HEAD_LEN, Layout};
+pub use layout::RawKind;
+pub use verify::{RawDisk, RawVerifier};
+
+#[cfg(test)]
+pub(super) mod samples;

@@ -1,0 +1,77 @@
+//! Commands for people and scripts: a table for the one, JSON for the other, documented exit codes for both.
+
+mod exit;
+mod schematic;
+mod status;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+pub use exit::{Exit, Failure};
+pub use table::Table;
+
+/// The command line. Installed as `kubectl-golden`, it is a kubectl plugin.
+#[derive(Debug, Parser)]
+#[command(name = "golden-catalog", version, about, long_about = None, propagate_version = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the daemon.
+    Run(Box<crate::daemon::RunArguments>),
+    /// Show the golden images of the cluster.
+    Status(status::StatusArguments),
+    /// Print the ID of a Talos Image Factory schematic document.
+    SchematicId(schematic::SchematicArguments),
+    /// Print the CustomResourceDefinitions.
+    Crds,
+}
+
+/// The form of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Output {
+    /// A table for people.
+    #[default]
+    Table,
+    /// JSON for scripts.
+    Json,
+}
+
+/// Runs one command to its end.
+pub fn main(arguments: Arguments) -> ExitCode {
+    let outcome = match arguments.command {
+        Command::Run(arguments) => return crate::daemon::main(*arguments),
+        Command::Status(arguments) => block_on(status::run(arguments)),
+        Command::SchematicId(arguments) => schematic::run(&arguments),
+        Command::Crds => crate::api::crd_yaml().map_err(|error| Failure::new(error.to_string())).map(|yaml| {
+            print!("{yaml}");
+            Exit::Ok
+        }),
+    };
+    match outcome {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            failure.exit().into()
+        }
+    }
+}
+
+fn block_on<F: Future<Output = Result<Exit, Failure>>>(future: F) -> Result<Exit, Failure> {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format!("cannot start: {error}")))?
+        .block_on(future)
+}
+
+/// A client for the cluster that `KUBECONFIG`, `~/.kube/config` or the Pod's own account names.
+async fn client() -> Result<kube::Client, Failure> {
+    kube::Client::try_default().await.map_err(|error| Failure::new(format!("no cluster: {error}; set KUBECONFIG or run this inside a cluster")))
+}

@@ -1,0 +1,202 @@
+//! Doing what was decided, one action at a time, with the leader's client.
+
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::{
+    Api, Client, Resource as _, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+};
+use serde_json::json;
+
+use super::memory::{GoldenMemory, Memory};
+use crate::{
+    api::{GoldenImage, GoldenImageStatus},
+    foreign::{Claim, DataVolume},
+    golden::{
+        DataVolumeView, GrantView, ImportOrder,
+        manifest::{self, managers},
+    },
+    model::{Digest, GoldenName, HttpUrl, Image},
+    rules::marks,
+    spool::{Grant, Registry},
+};
+
+/// What acting needs.
+#[derive(Clone)]
+pub struct Hands {
+    /// A client that writes only while we lead.
+    pub client: Client,
+    /// The namespace of the goldens.
+    pub catalog: String,
+    /// The URL under which importers reach the spool.
+    pub spool_url: HttpUrl,
+    /// Who may pull what.
+    pub registry: Registry,
+    /// The CA bundle that importers are to trust, as it is now.
+    pub ca_bundle: std::sync::Arc<dyn Fn() -> Option<String> + Send + Sync>,
+}
+
+/// An action that the API server refused or did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ActError {
+    /// The API server.
+    #[error("{what}: {}", crate::run::api_error(.error))]
+    Api {
+        /// What was tried.
+        what: String,
+        /// Its answer.
+        error: Box<kube::Error>,
+    },
+    /// A manifest could not be made, which is a bug.
+    #[error("cannot make the DataVolume: {0}")]
+    Manifest(String),
+    /// The step took too long.
+    #[error("the API server did not answer within a minute")]
+    Slow,
+    /// The spool's certificate is not there yet.
+    #[error("the spool's certificate is not issued yet")]
+    NoCertificate,
+}
+
+impl ActError {
+    /// Whether we no longer lead, which is no failure.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Api { error, .. } if crate::run::client::is_lost(error))
+    }
+}
+
+fn failed(what: impl Into<String>) -> impl FnOnce(kube::Error) -> ActError {
+    let what = what.into();
+    move |error| ActError::Api { what, error: Box::new(error) }
+}
+
+impl Hands {
+    fn grant(uid: &str, golden: &GoldenName, disk: Digest) -> Grant {
+        Grant { uid: uid.to_owned(), golden: golden.clone(), disk }
+    }
+
+    /// Writes the status as a whole: fields that are not in it any more are gone. Gives the object as it is now.
+    pub async fn write_status(&self, object: &GoldenImage, status: &GoldenImageStatus) -> Result<GoldenImage, ActError> {
+        let name = object.name_any();
+        // The UID: a status never lands on another object that took the name.
+        let body = json!({
+            "apiVersion": "cozystack.io/v1alpha1",
+            "kind": "GoldenImage",
+            "metadata": { "name": name, "uid": object.uid() },
+            "status": status,
+        });
+        let api: Api<GoldenImage> = Api::all(self.client.clone());
+        let params = PatchParams::apply(managers::STATUS).force();
+        api.patch_status(&name, &params, &Patch::Apply(&body)).await.map_err(failed("cannot write the status"))
+    }
+
+    /// Lets a golden's importer pull a disk.
+    pub fn serve(&self, memory: &Memory, uid: &str, golden: &GoldenName, disk: Digest, ready: bool) {
+        self.registry.grant(&Self::grant(uid, golden, disk));
+        remember(memory, uid, golden, |golden| golden.grant = GrantView::Serving { disk, ready });
+    }
+
+    /// Answers 410 from now on.
+    pub fn refuse(&self, memory: &Memory, uid: &str, golden: &GoldenName, disk: Digest) {
+        self.registry.retire(&Self::grant(uid, golden, disk));
+        remember(memory, uid, golden, |golden| golden.grant = GrantView::Refused);
+    }
+
+    /// Writes the header Secret and the CA, so that an importer finds them as they must be.
+    pub async fn write_headers(&self, memory: &Memory, uid: &str, golden: &GoldenName, disk: Digest, mark: (i32, i64)) -> Result<(), ActError> {
+        let bundle = (self.ca_bundle)().ok_or(ActError::NoCertificate)?;
+        let address = self.registry.grant(&Self::grant(uid, golden, disk));
+        let params = PatchParams::apply(managers::GOLDEN).force();
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.catalog);
+        let map = manifest::spool_ca(&self.catalog, &bundle);
+        maps.patch(manifest::SPOOL_CA, &params, &Patch::Apply(&map)).await.map_err(failed("cannot write the spool's CA"))?;
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.catalog);
+        let secret = manifest::header_secret(golden, &self.catalog, &address.header_line());
+        secrets.patch(golden.as_str(), &params, &Patch::Apply(&secret)).await.map_err(failed("cannot write the importer's header Secret"))?;
+        remember(memory, uid, golden, |golden| golden.headers_written = Some(mark));
+        Ok(())
+    }
+
+    /// Deletes the header Secret; one that is gone is as good.
+    pub async fn delete_headers(&self, golden: &GoldenName) -> Result<(), ActError> {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.catalog);
+        match secrets.delete(golden.as_str(), &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            other => other.map(drop).map_err(failed("cannot delete the importer's header Secret")),
+        }
+    }
+
+    /// Creates the DataVolume. One that is there already is left as it is: the next look tells whose it is.
+    pub async fn create_volume(&self, memory: &Memory, uid: &str, image: &Image, order: &ImportOrder) -> Result<(), ActError> {
+        let address = self.registry.grant(&Self::grant(uid, &order.golden, order.disk));
+        let manifest = manifest::data_volume(image, order, &self.catalog, &self.spool_url.to_string(), address.path());
+        // Strict: a field that this CDI does not know must not be dropped without a word (cdi.md, trap 5).
+        let uri = format!(
+            "{}?fieldManager={}&fieldValidation=Strict",
+            DataVolume::url_path(&(), Some(&self.catalog)),
+            url::form_urlencoded::byte_serialize(managers::GOLDEN.as_bytes()).collect::<String>(),
+        );
+        let unmade = |error: String| ActError::Manifest(error);
+        let body = serde_json::to_vec(&manifest).map_err(|error| unmade(error.to_string()))?;
+        let request = http::Request::post(uri)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(body)
+            .map_err(|error| unmade(error.to_string()))?;
+        match self.client.request::<DataVolume>(request).await {
+            Ok(created) => {
+                let view = DataVolumeView {
+                    uid: created.uid().unwrap_or_default(),
+                    ours: true,
+                    disk_digest: Some(order.disk.to_string()),
+                    ..DataVolumeView::default()
+                };
+                remember(memory, uid, &order.golden, |golden| golden.created(view));
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            Err(error) => Err(failed(format!("cannot create the DataVolume {}", order.golden))(error)),
+        }
+    }
+
+    /// Deletes a DataVolume of ours, and no other that took its name.
+    pub async fn delete_volume(&self, memory: &Memory, image_uid: &str, golden: &GoldenName, uid: &str) -> Result<(), ActError> {
+        let api: Api<DataVolume> = Api::namespaced(self.client.clone(), &self.catalog);
+        let params = DeleteParams {
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        match api.delete(golden.as_str(), &params).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            Err(error) => return Err(failed(format!("cannot delete the unfinished DataVolume {golden}"))(error)),
+        }
+        remember(memory, image_uid, golden, |golden| golden.deleted(uid.to_owned()));
+        Ok(())
+    }
+
+    /// Writes our marks on a golden's DataVolume and PVC.
+    pub async fn mark(&self, image: &Image, order: &ImportOrder, claim_uid: &str, has_volume: bool) -> Result<(), ActError> {
+        let marks::Marks { labels, annotations } = manifest::marks_of(image, order);
+        let params = PatchParams::apply(managers::MARKS).force();
+        let name = order.golden.as_str();
+        let body = |api_version: &str, kind: &str, uid: Option<&str>| {
+            json!({
+                "apiVersion": api_version, "kind": kind,
+                "metadata": { "name": name, "namespace": self.catalog, "uid": uid, "labels": labels, "annotations": annotations },
+            })
+        };
+        let claims: Api<Claim> = Api::namespaced(self.client.clone(), &self.catalog);
+        let claim = body("v1", "PersistentVolumeClaim", Some(claim_uid));
+        claims.patch(name, &params, &Patch::Apply(&claim)).await.map_err(failed("cannot mark the golden's PVC"))?;
+        if has_volume {
+            let volumes: Api<DataVolume> = Api::namespaced(self.client.clone(), &self.catalog);
+            let patch = json!({ "metadata": { "labels": labels, "annotations": annotations } });
+            let params = PatchParams { field_manager: Some(managers::MARKS.to_owned()), ..PatchParams::default() };
+            volumes.patch(name, &params, &Patch::Merge(&patch)).await.map_err(failed("cannot mark the golden's DataVolume"))?;
+        }
+        Ok(())
+    }
+}
+
+fn remember(memory: &Memory, uid: &str, golden: &GoldenName, work: impl FnOnce(&mut GoldenMemory)) {
+    memory.with(uid, |image| work(image.golden(golden)));
+}

@@ -1,0 +1,153 @@
+//! The leader's second loop: the list in values becomes GoldenImages.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::controller::Shared;
+use crate::{
+    api::GoldenImage,
+    catalog::{self, LISTED_IN, List, Step},
+    golden::manifest::managers,
+    rules::Reason,
+    run::events::{self, Severity},
+    world::ConfigMapFacts,
+};
+
+/// The ConfigMap that the chart renders the list into, and its key.
+pub const LIST: (&str, &str) = ("golden-catalog-images", "images.yaml");
+
+/// Follows the list until `stop`. `changed` is notified when the list or a GoldenImage may have changed.
+pub async fn run(shared: Arc<Shared>, client: Client, changed: Arc<Notify>, stop: CancellationToken) {
+    let mut told = BTreeSet::new();
+    let mut failures: u32 = 0;
+    loop {
+        let pause = match step(&shared, &client, &mut told).await {
+            Ok(()) => {
+                failures = 0;
+                None
+            }
+            Err(error) if crate::run::client::is_lost(&error) => return,
+            Err(error) => {
+                failures = failures.saturating_add(1);
+                let wait = Duration::from_secs(1).saturating_mul(2_u32.saturating_pow(failures.min(6)));
+                tracing::warn!(error = crate::run::api_error(&error), retry_in = ?wait, "the list could not be turned into GoldenImages");
+                Some(wait)
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = changed.notified() => {},
+            () = async { match pause { Some(wait) => tokio::time::sleep(wait).await, None => std::future::pending().await } } => {},
+        }
+    }
+}
+
+async fn step(shared: &Shared, client: &Client, told: &mut BTreeSet<String>) -> Result<(), kube::Error> {
+    let list_id = format!("{}/{}", shared.namespace, LIST.0);
+    let facts = shared.cluster.config_maps.get(&shared.namespace, LIST.0);
+    // Without a ConfigMap nothing is known of a list: images made from one stay as they are, and are not "dropped from it".
+    let Some(facts) = facts else { return Ok(()) };
+    let text = facts.data.get(LIST.1).map(String::as_str).unwrap_or_default();
+    let list = match catalog::read_list(text) {
+        Ok(list) => list,
+        Err(error) => {
+            tell(shared, &facts, told, &mut BTreeSet::new(), Reason::InvalidEntry, &error.to_string());
+            return Ok(());
+        }
+    };
+    let existing: Vec<_> = shared.cluster.images.all().iter().map(|image| (**image).clone()).collect();
+    let plan = catalog::plan(&list, &existing, &list_id);
+    let mut current = BTreeSet::new();
+    for problem in &plan.problems {
+        tell(shared, &facts, told, &mut current, problem.reason, &problem.message);
+    }
+    *told = current;
+    follow(shared, &plan.listings);
+    let api: Api<GoldenImage> = Api::all(client.clone());
+    for Step::Apply { name, spec } in &plan.steps {
+        apply(&api, name, spec, &list_id, &list, shared, &facts, told).await?;
+    }
+    Ok(())
+}
+
+/// Records how images stand to the list, and wakes those for which that changed.
+fn follow(shared: &Shared, listings: &std::collections::BTreeMap<String, catalog::Listing>) {
+    let before = std::mem::replace(&mut *shared.listings.write().unwrap_or_else(PoisonError::into_inner), listings.clone());
+    for name in before.keys().chain(listings.keys()).collect::<BTreeSet<_>>() {
+        if before.get(name) != listings.get(name) {
+            shared.queue.add(name.clone());
+        }
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "one call site; each is part of what is told when it is refused")]
+async fn apply(
+    api: &Api<GoldenImage>,
+    name: &str,
+    spec: &crate::api::GoldenImageSpec,
+    list_id: &str,
+    list: &List,
+    shared: &Shared,
+    facts: &ConfigMapFacts,
+    told: &mut BTreeSet<String>,
+) -> Result<(), kube::Error> {
+    let body = json!({
+        "apiVersion": "cozystack.io/v1alpha1",
+        "kind": "GoldenImage",
+        "metadata": { "name": name, "annotations": { LISTED_IN: list_id } },
+        "spec": spec,
+    });
+    // Not forced: a field that a person set by hand is not taken away without a word.
+    match api.patch(name, &PatchParams::apply(managers::ENTRIES), &Patch::Apply(&body)).await {
+        Ok(object) => {
+            tracing::info!(image = object.name_any(), "entry of the list applied");
+            Ok(())
+        }
+        // The API server's schema and CEL hold what the parser holds, and a field manager's conflict names the field.
+        Err(kube::Error::Api(status)) if matches!(status.code, 409 | 422) => {
+            let index = list.entries.iter().flatten().find(|entry| entry.name.as_str() == name).map(|entry| entry.index).unwrap_or_default();
+            let message = format!("images[{index}] ({name}): {}", status.message);
+            let mut current = std::mem::take(told);
+            tell(shared, facts, &current.clone(), &mut current, Reason::InvalidEntry, &message);
+            *told = current;
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Tells of an entry that becomes nothing: an Event on the ConfigMap and a log line, once for each text.
+fn tell(shared: &Shared, facts: &ConfigMapFacts, told: &BTreeSet<String>, current: &mut BTreeSet<String>, reason: Reason, message: &str) {
+    current.insert(message.to_owned());
+    if told.contains(message) {
+        return;
+    }
+    tracing::warn!(%reason, message, "an entry of the list becomes no golden image");
+    let regarding = ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("ConfigMap".to_owned()),
+        name: Some(LIST.0.to_owned()),
+        namespace: Some(shared.namespace.clone()),
+        uid: Some(facts.uid.clone()),
+        ..ObjectReference::default()
+    };
+    shared.recorder.tell(events::Note {
+        regarding,
+        severity: Severity::Warning,
+        reason: reason.to_string(),
+        action: "ReadList",
+        text: message.to_owned(),
+    });
+}

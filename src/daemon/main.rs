@@ -1,0 +1,411 @@
+//! One process: arguments, supervised tasks, and the two states of a replica: waiting, and leading.
+
+use std::{
+    net::SocketAddr,
+    process::ExitCode,
+    sync::{Arc, RwLock},
+    time::Duration,
+};
+
+use kube::Api;
+use tokio::{net::TcpListener, sync::Notify};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    LogFormat, RunArguments, Settings,
+    act::Hands,
+    controller::{Shared, Term},
+    endpoints, list,
+};
+use crate::{
+    api::GoldenImageStatus,
+    golden::Queue,
+    artifact::Limits,
+    intake::{Bandwidth, Intake},
+    run::{
+        certs::{self, Keeper, Profile, Resolver},
+        client,
+        events,
+        health::{self, Health, Probe},
+        lease::{self, Claim, Elector, Leadership},
+        metrics::{Metrics, Status, WatchSample},
+        shutdown::{Stage, Supervisor},
+    },
+    source::Egress,
+    spool::{self, Registry, SpoolKey, Store},
+    world::{Changed, Cluster, WatchSettings},
+};
+
+/// How long tasks may take to end.
+const GRACE: Duration = Duration::from_secs(25);
+/// How old a watch may get before the process counts as stuck: the watch's own timeout, and one more try.
+const WATCH_LIMIT: Duration = Duration::from_secs(480);
+
+/// Runs the daemon to its end.
+pub fn main(arguments: RunArguments) -> ExitCode {
+    if let Err(error) = start_log(&arguments) {
+        eprintln!("error: {error}");
+        return ExitCode::from(64);
+    }
+    let settings = match arguments.settings() {
+        Ok(settings) => settings,
+        Err(error) => {
+            tracing::error!(%error, "the settings are wrong");
+            return ExitCode::from(64);
+        }
+    };
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "cannot start");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = runtime.block_on(run(arguments, settings));
+    // A blocking read of a failing volume must not hold up the end.
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            tracing::error!(%error, "the daemon ends");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start_log(arguments: &RunArguments) -> Result<(), String> {
+    let filter = tracing_subscriber::EnvFilter::try_new(&arguments.log).map_err(|error| format!("--log: {error}"))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match arguments.log_format {
+        LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).with_span_list(false).init(),
+        LogFormat::Text => builder.with_target(false).init(),
+    }
+    Ok(())
+}
+
+/// Why the daemon could not begin, or had to end.
+#[derive(Debug, thiserror::Error)]
+enum Fatal {
+    #[error("no cluster: {0}")]
+    Config(String),
+    #[error(transparent)]
+    Kube(#[from] kube::Error),
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, std::io::Error),
+    #[error(transparent)]
+    Spool(#[from] spool::SpoolError),
+    #[error(transparent)]
+    Egress(#[from] crate::source::InvalidSettings),
+    #[error(transparent)]
+    Lease(#[from] lease::TimingError),
+    #[error(transparent)]
+    Randomness(#[from] crate::run::NoRandomness),
+    #[error(transparent)]
+    Settings(#[from] super::SettingsError),
+    #[error(transparent)]
+    Certificates(#[from] certs::Error),
+    #[error("{0}")]
+    Other(String),
+}
+
+async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fatal> {
+    let config = kube::Config::infer().await.map_err(|error| Fatal::Config(error.to_string()))?;
+    let reader = client::reader(&config)?;
+    let metrics = Arc::new(Metrics::new());
+    let health = Health::new();
+    let mut supervisor = Supervisor::new();
+
+    let listen = |address: SocketAddr| async move { TcpListener::bind(address).await.map_err(|error| Fatal::Listen(address, error)) };
+    let (health_listener, metrics_listener) = (listen(arguments.health_listen).await?, listen(arguments.metrics_listen).await?);
+    let spool_listener = std::net::TcpListener::bind(arguments.spool_listen)
+        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+        .map_err(|error| Fatal::Listen(arguments.spool_listen, error))?;
+
+    let identity = lease::identity(&arguments.identity)?;
+    let timing = lease::Timing::new(settings.lease.duration, settings.lease.renew_deadline, settings.lease.retry_period)?;
+    let (elector, leadership) = Elector::new(&config, &arguments.catalog_namespace, lease::LEASE_NAME, identity.clone(), timing)?;
+
+    let (directory, size) = (arguments.spool_dir.clone(), settings.spool_size.bytes());
+    let store = tokio::task::spawn_blocking(move || Store::open(&directory, size)).await.map_err(|error| Fatal::Other(error.to_string()))??;
+    let egress = Egress::new(settings.egress.clone())?;
+    let intake = intake(&settings, &egress, &store);
+
+    let queue: Arc<Queue<String>> = Arc::default();
+    let list_changed = Arc::new(Notify::new());
+    let cluster = cluster(&queue, &list_changed);
+    let (recorder, publisher) = events::recorder(reader.clone(), "cozystack.io/golden-catalog", &identity, Arc::clone(&metrics));
+    let spool_url = arguments.spool_url()?;
+    let spool_host = spool_url.url().host_str().unwrap_or_default().to_owned();
+    let shared = Arc::new(Shared {
+        settings: settings.golden(),
+        cluster: cluster.clone(),
+        namespace: arguments.namespace.clone(),
+        catalog: arguments.catalog_namespace.clone(),
+        spool_host: spool_host.clone(),
+        store: store.clone(),
+        egress,
+        intake,
+        queue,
+        listings: RwLock::default(),
+        recorder,
+        metrics: Arc::clone(&metrics),
+        limits: (settings.max_concurrent_fetches, settings.max_concurrent_imports),
+        workers: settings.workers,
+    });
+
+    let mut pulses = Vec::new();
+    for watch in cluster.watches(&reader, &arguments.namespace, &arguments.catalog_namespace, WatchSettings::default()) {
+        let pulse = watch.pulse.clone();
+        pulses.push(pulse.clone());
+        health.add(Probe::Live, &format!("watch {}", pulse.kind()), {
+            let pulse = pulse.clone();
+            move || if pulse.age() < WATCH_LIMIT { Ok(()) } else { Err(format!("silent for {} s", pulse.age().as_secs())) }
+        });
+        supervisor.spawn(&format!("watch {}", pulse.kind()), Stage::Work, |stop| async move {
+            tokio::select! { () = stop.cancelled() => {}, () = watch.run => {} }
+            Ok::<_, String>(())
+        });
+    }
+    metrics.on_scrape(move |metrics| {
+        for pulse in &pulses {
+            metrics.watch(pulse.kind(), WatchSample { age: Some(pulse.age()), synced: true, unreadable: pulse.odd(), failures: pulse.failures() });
+        }
+    });
+    health.add(Probe::Ready, "caches", {
+        let cluster = cluster.clone();
+        move || cluster.unknown().map_or(Ok(()), |kind| Err(format!("{kind} are not synced yet")))
+    });
+    let failed = supervisor.failed();
+    health.add(Probe::Live, "tasks", move || failed.get().map_or(Ok(()), |why| Err(why.clone())));
+
+    supervisor.spawn("lease", Stage::Base, |stop| async move {
+        elector.run(stop).await;
+        Ok::<_, String>(())
+    });
+    supervisor.spawn("events", Stage::Base, |stop| async move {
+        publisher.run(stop).await;
+        Ok::<_, String>(())
+    });
+    supervisor.spawn("health", Stage::Base, |stop| health::serve(health_listener, Arc::clone(&health).router(), stop));
+    supervisor.spawn("metrics", Stage::Base, |stop| health::serve(metrics_listener, health::metrics_router(Arc::clone(&metrics)), stop));
+
+    let resolver = Resolver::new();
+    let keeper = Keeper {
+        namespace: arguments.namespace.clone(),
+        name: certs::SPOOL_TLS.to_owned(),
+        profile: Profile::new(vec![spool_host]),
+        resolver: Arc::clone(&resolver),
+        interval: Duration::from_secs(60),
+    };
+    supervisor.spawn("certificates", Stage::Work, {
+        let (config, leadership) = (config.clone(), leadership.clone());
+        // While an import begun under the old CA may still run, the old CA stays in the bundle.
+        let cluster = cluster.clone();
+        let importing = move || cluster.volumes.all().iter().any(|volume| volume.status.read().and_then(|status| status.phase.as_deref()) != Some("Succeeded"));
+        move |stop| async move { keeper.run(&config, Some(leadership), importing, stop).await }
+    });
+    supervisor.spawn("leader", Stage::Work, {
+        let leader = Leader { config, shared, leadership, resolver, spool_url, arguments, hold: settings.importer_hold, list_changed, store };
+        move |stop| leader.run(spool_listener, stop)
+    });
+
+    tracing::info!(identity, version = env!("CARGO_PKG_VERSION"), "golden-catalog runs");
+    let ending = supervisor.run(GRACE).await.map_err(|error| Fatal::Other(error.to_string()))?;
+    tracing::info!(?ending, "golden-catalog ends");
+    Ok(ending.exit_code())
+}
+
+fn cluster(queue: &Arc<Queue<String>>, list_changed: &Arc<Notify>) -> Cluster {
+    let (queue, list_changed) = (Arc::clone(queue), Arc::clone(list_changed));
+    // The stores must know themselves to find the image of a golden: filled in once, right after they are made.
+    let known: Arc<std::sync::OnceLock<Cluster>> = Arc::default();
+    let itself = Arc::clone(&known);
+    let cluster = Cluster::new(move |changed| {
+        let Some(cluster) = itself.get() else { return };
+        match changed {
+            Changed::Image(name) => {
+                queue.add(name);
+                list_changed.notify_one();
+            }
+            Changed::Golden(golden) => images_of(cluster, &golden).into_iter().for_each(|name| queue.add(name)),
+            Changed::Storage => not_ready(cluster).into_iter().for_each(|name| queue.add(name)),
+            Changed::ConfigMap(name) => {
+                if name == list::LIST.0 {
+                    list_changed.notify_one();
+                }
+                not_ready(cluster).into_iter().for_each(|name| queue.add(name));
+            }
+        }
+    });
+    let _ = known.set(cluster.clone());
+    cluster
+}
+
+/// The images that have, or will have, a golden of this name.
+fn images_of(cluster: &Cluster, golden: &str) -> Vec<String> {
+    use kube::ResourceExt as _;
+    let images = cluster.images.all();
+    let of_status = |image: &&Arc<crate::api::GoldenImage>| {
+        image.status.as_ref().is_some_and(|status| status.targets.iter().any(|target| target.golden.as_deref() == Some(golden)))
+    };
+    let recorded: Vec<_> = images.iter().filter(of_status).map(|image| image.name_any()).collect();
+    if !recorded.is_empty() {
+        return recorded;
+    }
+    let will_have = |image: &&Arc<crate::api::GoldenImage>| {
+        let resolved = image.status.as_ref().and_then(|status| status.schematic_id.as_ref()).and_then(|id| id.parse().ok());
+        let parsed = crate::api::parse_image(image).ok();
+        parsed.and_then(|parsed| parsed.golden_name(resolved.as_ref(), None)).and_then(Result::ok).is_some_and(|name| golden.starts_with(name.as_str()))
+    };
+    images.iter().filter(will_have).map(|image| image.name_any()).collect()
+}
+
+fn not_ready(cluster: &Cluster) -> Vec<String> {
+    use kube::ResourceExt as _;
+    // Drift of the default class is told on Ready images too.
+    cluster.images.all().iter().map(|image| image.name_any()).collect()
+}
+
+/// The intake with the hoster's limits.
+fn intake(settings: &Settings, egress: &Egress, store: &Store) -> Intake {
+    let bandwidth = settings.bandwidth.and_then(|rate| std::num::NonZeroU64::new(rate.bytes())).map_or_else(Bandwidth::default, Bandwidth::limited);
+    let limits = Limits { max_virtual_size: settings.largest_disk.bytes(), ..Limits::default() };
+    Intake { egress: egress.clone(), store: store.clone(), limits, bandwidth }
+}
+
+/// What a replica does when it leads.
+struct Leader {
+    config: kube::Config,
+    shared: Arc<Shared>,
+    leadership: Leadership,
+    resolver: Arc<Resolver>,
+    spool_url: crate::model::HttpUrl,
+    arguments: RunArguments,
+    hold: Duration,
+    list_changed: Arc<Notify>,
+    store: Store,
+}
+
+impl Leader {
+    async fn run(mut self, listener: std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
+        loop {
+            let claim = tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                claim = self.leadership.acquired() => match claim {
+                    Some(claim) => claim,
+                    // The elector has ended: so does the process.
+                    None => { stop.cancelled().await; return Ok(()) }
+                },
+            };
+            self.shared.metrics.leads(true);
+            tracing::info!(epoch = claim.epoch(), "leading");
+            let term = stop.child_token();
+            let outcome = tokio::select! {
+                outcome = self.lead(&claim, &listener, term.clone()) => outcome,
+                () = claim.lost() => Ok(()),
+            };
+            term.cancel();
+            self.shared.metrics.leads(false);
+            match outcome {
+                Ok(()) if stop.is_cancelled() => return Ok(()),
+                Ok(()) => tracing::warn!("no longer leading"),
+                Err(error) => {
+                    tracing::error!(%error, "leading failed; tried again");
+                    tokio::select! { () = stop.cancelled() => return Ok(()), () = tokio::time::sleep(Duration::from_secs(5)) => {} }
+                }
+            }
+        }
+    }
+
+    async fn lead(&self, claim: &Claim, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
+        let writer = client::writer(&self.config, claim)?;
+        let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(writer.clone(), &self.arguments.namespace);
+        let key = certs::SpoolKey::obtain(&secrets, certs::SPOOL_KEY).await?;
+        let key = SpoolKey::from_bytes(key.as_bytes()).map_err(|error| Fatal::Other(error.to_string()))?;
+        let registry = Registry::new(key);
+        while !self.shared.cluster.is_known() || self.resolver.served().is_none() {
+            tokio::select! { () = stop.cancelled() => return Ok(()), () = tokio::time::sleep(Duration::from_millis(50)) => {} }
+        }
+        let resolver = Arc::clone(&self.resolver);
+        let hands = Hands {
+            client: writer.clone(),
+            catalog: self.arguments.catalog_namespace.clone(),
+            spool_url: self.spool_url.clone(),
+            registry: registry.clone(),
+            ca_bundle: Arc::new(move || resolver.served().map(|served| served.bundle().to_owned())),
+        };
+        let term = Term::new(Arc::clone(&self.shared), hands, stop.clone());
+        let settings = spool::server::Settings { hold: self.hold, ..spool::server::Settings::default() };
+        let tls = certs::server_config(Arc::clone(&self.resolver), &["http/1.1"]).map_err(|error| Fatal::Other(error.to_string()))?;
+        let listener = listener.try_clone().map_err(|error| Fatal::Listen(self.arguments.spool_listen, error))?;
+        let server = spool::server::serve(listener, tls, registry.clone(), self.store.clone(), settings, stop.clone());
+        let wake = wake_on_spool(&registry, &self.store, Arc::clone(&self.shared), stop.clone());
+        let endpoints = endpoints::keep(writer.clone(), &self.arguments, stop.clone());
+        let listing = list::run(Arc::clone(&self.shared), writer, Arc::clone(&self.list_changed), stop.clone());
+        tokio::select! {
+            outcome = server => outcome.map_err(|error| Fatal::Other(format!("the spool's server: {error}")))?,
+            outcome = endpoints => outcome?,
+            () = async { tokio::join!(term.run(stop.clone()), listing, wake); } => {},
+        }
+        Ok(())
+    }
+}
+
+/// Looks at images again when their importer was seen, or a disk came or went.
+async fn wake_on_spool(registry: &Registry, store: &Store, shared: Arc<Shared>, stop: CancellationToken) {
+    use kube::ResourceExt as _;
+    let (mut seen, mut disks) = (registry.changes(), store.changes());
+    loop {
+        let change = tokio::select! {
+            () = stop.cancelled() => return,
+            change = seen.recv() => change.ok(),
+            changed = disks.changed() => { if changed.is_err() { return } None },
+        };
+        match change {
+            Some(spool::Change::Request(grant)) => {
+                let uid = Some(grant.uid);
+                if let Some(image) = shared.cluster.images.all().iter().find(|image| image.uid() == uid) {
+                    shared.queue.add(image.name_any());
+                }
+            }
+            _ => shared.cluster.images.all().iter().for_each(|image| shared.queue.add(image.name_any())),
+        }
+    }
+}
+
+/// Takes over into metrics what a status says.
+pub(super) fn record_metrics(metrics: &Metrics, name: &str, old: &GoldenImageStatus, new: &GoldenImageStatus) {
+    for condition in &new.conditions {
+        let status = match condition.status.as_str() {
+            "True" => Status::True,
+            "False" => Status::False,
+            _ => Status::Unknown,
+        };
+        if let Ok(reason) = condition.reason.parse() {
+            metrics.condition(name, None, &condition.type_, status, reason);
+        }
+    }
+    if let Some(fetch) = &new.fetch {
+        metrics.attempts(name, None, u32::try_from(fetch.attempts).unwrap_or(0));
+    }
+    for target in &new.targets {
+        let Some(class) = target.storage_class_name.as_deref() else { continue };
+        metrics.attempts(name, Some(class), u32::try_from(target.attempts).unwrap_or(0));
+        match target.progress_percent {
+            Some(percent) => metrics.progress(name, Some(class), f64::from(percent) / 100.0),
+            None => metrics.forget_progress(name, Some(class)),
+        }
+        let before = old.targets.iter().find(|other| other.requested_class == target.requested_class);
+        if let Some(began) = before.filter(|before| target.claim_uid.is_some() && before.claim_uid != target.claim_uid).and_then(|before| before.started_time.as_ref()) {
+            let took = k8s_openapi::jiff::Timestamp::now().duration_since(began.0).unsigned_abs();
+            metrics.import_took(class, took);
+        }
+        for condition in &target.conditions {
+            if let Ok(reason) = condition.reason.parse() {
+                let status = if condition.status == "True" { Status::True } else { Status::False };
+                metrics.condition(name, Some(class), &condition.type_, status, reason);
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What a leader remembers of each image between reconciles: only what can be found again, or need not be.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use crate::{
+    api::GoldenImage,
+    golden::{DataVolumeView, GrantView, UpstreamView},
+    model::GoldenName,
+};
+
+/// Memory by GoldenImage UID.
+#[derive(Default, Clone)]
+pub struct Memory {
+    images: Arc<Mutex<HashMap<String, ImageMemory>>>,
+}
+
+/// What is remembered of one image.
+#[derive(Default)]
+pub struct ImageMemory {
+    /// The object as the API server last answered our write: newer than the watch may be.
+    written: Option<GoldenImage>,
+    /// Failures in a row, for the backoff.
+    pub failures: u32,
+    /// Upstream's last answer about other bytes.
+    pub upstream: Option<UpstreamView>,
+    goldens: HashMap<GoldenName, GoldenMemory>,
+}
+
+/// What is remembered of one golden.
+#[derive(Debug, Default)]
+pub struct GoldenMemory {
+    /// What the spool was told.
+    pub grant: GrantView,
+    /// The attempt and restart count for which the header Secret was written.
+    pub headers_written: Option<(i32, i64)>,
+    /// A DataVolume we created that the watch may not show yet.
+    created: Option<(Instant, DataVolumeView)>,
+    /// The UID of a DataVolume we deleted that the watch may still show as well.
+    deleted: Option<String>,
+    /// The last sign of progress, and when it was first seen.
+    moved: Option<(String, Timestamp)>,
+}
+
+/// How long the watch is given to show what was created. After that a missing DataVolume is missing.
+const CATCH_UP: Duration = Duration::from_secs(30);
+
+impl Memory {
+    /// Works with the memory of one image.
+    pub fn with<R>(&self, uid: &str, work: impl FnOnce(&mut ImageMemory) -> R) -> R {
+        work(self.lock().entry(uid.to_owned()).or_default())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, ImageMemory>> {
+        self.images.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets an image.
+    pub fn forget(&self, uid: &str) {
+        self.lock().remove(uid);
+    }
+
+    /// How many images failed at their last reconcile.
+    pub fn in_backoff(&self) -> usize {
+        self.lock().values().filter(|image| image.failures > 0).count()
+    }
+}
+
+impl ImageMemory {
+    /// The newer of what the watch shows and what our last write was answered with.
+    ///
+    /// Both are versions of one object from one API server, whose versions are numbers that grow (Kubernetes API concepts,
+    /// "Resource versions"); one that is no number counts as old.
+    pub fn newest(&mut self, shown: &GoldenImage) -> GoldenImage {
+        let version = |object: &GoldenImage| object.resource_version().and_then(|version| version.parse::<u128>().ok());
+        match &self.written {
+            Some(written) if version(written) > version(shown) => written.clone(),
+            _ => {
+                self.written = None;
+                shown.clone()
+            }
+        }
+    }
+
+    /// Remembers what the API server answered to a write.
+    pub fn wrote(&mut self, object: GoldenImage) {
+        self.written = Some(object);
+    }
+
+    /// The memory of one golden.
+    pub fn golden(&mut self, golden: &GoldenName) -> &mut GoldenMemory {
+        self.goldens.entry(golden.clone()).or_default()
+    }
+}
+
+impl GoldenMemory {
+    /// Remembers a DataVolume that was just created.
+    pub fn created(&mut self, volume: DataVolumeView) {
+        self.deleted = None;
+        self.created = Some((Instant::now(), volume));
+    }
+
+    /// Remembers that a DataVolume was just deleted.
+    pub fn deleted(&mut self, uid: String) {
+        self.created = None;
+        self.deleted = Some(uid);
+    }
+
+    /// What there is, where our own last step is newer than the watch.
+    pub fn overlay(&mut self, shown: Option<DataVolumeView>) -> Option<DataVolumeView> {
+        match shown {
+            Some(mut volume) => {
+                if self.deleted.as_deref() == Some(volume.uid.as_str()) {
+                    volume.terminating = true;
+                }
+                self.created = None;
+                Some(volume)
+            }
+            None => {
+                if let Some((at, volume)) = &self.created
+                    && at.elapsed() < CATCH_UP
+                {
+                    return Some(volume.clone());
+                }
+                self.created = None;
+                None
+            }
+        }
+    }
+
+    /// When the import last moved: `sign` is anything that differs when it does.
+    pub fn moved(&mut self, sign: String, now: Timestamp) -> Timestamp {
+        match &self.moved {
+            Some((known, since)) if *known == sign => *since,
+            _ => {
+                self.moved = Some((sign, now));
+                now
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{ImageMemory, Memory};
+    use crate::{api::GoldenImage, golden::DataVolumeView};
+
+    fn version(version: &str) -> GoldenImage {
+        serde_json::from_value(json!({
+            "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage",
+            "metadata": { "name": "a", "resourceVersion": version }, "spec": { "source": {} },
+        }))
+        .expect("object")
+    }
+
+    #[test]
+    fn the_newer_of_watch_and_write_counts() {
+        let mut memory = ImageMemory::default();
+        assert_eq!(memory.newest(&version("9")), version("9"));
+        memory.wrote(version("10"));
+        assert_eq!(memory.newest(&version("9")), version("10"));
+        assert_eq!(memory.newest(&version("10")), version("10"));
+        assert_eq!(memory.newest(&version("9")), version("9"), "what caught up once is not remembered for ever");
+    }
+
+    #[test]
+    fn our_own_last_step_is_seen_before_the_watch_shows_it() {
+        let memory = Memory::default();
+        let golden = "g".parse().expect("name");
+        let volume = DataVolumeView { uid: "1".into(), ..DataVolumeView::default() };
+        memory.with("uid", |image| {
+            let golden = image.golden(&golden);
+            assert_eq!(golden.overlay(None), None);
+            golden.created(volume.clone());
+            assert_eq!(golden.overlay(None), Some(volume.clone()));
+            assert!(!golden.overlay(Some(volume.clone())).expect("volume").terminating);
+            golden.deleted("1".into());
+            assert!(golden.overlay(Some(volume.clone())).expect("volume").terminating);
+            assert_eq!(golden.overlay(None), None);
+        });
+    }
+}

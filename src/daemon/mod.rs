@@ -1,0 +1,13 @@
+//! The daemon put together: settings, roles, and what each role does.
+
+mod act;
+mod controller;
+mod endpoints;
+mod jobs;
+mod list;
+mod main;
+mod memory;
+mod settings;
+
+pub use main::main;
+pub use settings::{LeaseSettings, LogFormat, Role, RunArguments, Settings, SettingsError};

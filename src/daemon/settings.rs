@@ -1,0 +1,308 @@
+//! What a hoster may set: flags for who and where, one YAML file for how. Read and checked once, before anything starts.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::Deserialize;
+
+use crate::{
+    golden,
+    model::{DiskSize, HttpUrl},
+    source::{EgressSettings, ProxySettings},
+};
+
+/// Which of the two roles a process has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Role {
+    /// Judges clones and deletions; talks to the API server only.
+    Admission,
+    /// Fetches, serves and writes; one of several holds the Lease.
+    Controller,
+    /// Both, for a laptop.
+    All,
+}
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// Text for people.
+    Text,
+}
+
+/// Arguments of `golden-catalog run`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct RunArguments {
+    /// Which part this process plays.
+    #[arg(long, value_enum, default_value = "controller", env = "GOLDEN_CATALOG_ROLE")]
+    pub role: Role,
+    /// The namespace the daemon runs in: its Secrets, and the ConfigMap with the image list.
+    #[arg(long, default_value = "cozy-kubernetes-worker-image", env = "POD_NAMESPACE")]
+    pub namespace: String,
+    /// The namespace of the goldens, and of the Lease.
+    #[arg(long, default_value = "cozy-public")]
+    pub catalog_namespace: String,
+    /// The name this process is known by; the Lease adds something random to it.
+    #[arg(long, default_value = "golden-catalog", env = "POD_NAME")]
+    pub identity: String,
+    /// The address of this process that importers can reach, for the spool's EndpointSlice. Without it none is written.
+    #[arg(long, env = "POD_IP")]
+    pub pod_ip: Option<std::net::IpAddr>,
+    /// A YAML file with the settings below this page's `settings`.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where the spool keeps its disks.
+    #[arg(long, default_value = "/var/lib/golden-catalog/spool")]
+    pub spool_dir: PathBuf,
+    /// Where the spool listens for importers.
+    #[arg(long, default_value = "0.0.0.0:8443")]
+    pub spool_listen: SocketAddr,
+    /// The URL under which importers reach the spool. Default: the Service `golden-catalog-spool` of this namespace.
+    #[arg(long)]
+    pub spool_url: Option<String>,
+    /// Where metrics are served.
+    #[arg(long, default_value = "0.0.0.0:8080")]
+    pub metrics_listen: SocketAddr,
+    /// Where liveness and readiness are served.
+    #[arg(long, default_value = "0.0.0.0:8081")]
+    pub health_listen: SocketAddr,
+    /// The form of log lines.
+    #[arg(long, value_enum, default_value = "json")]
+    pub log_format: LogFormat,
+    /// Which log lines: `info`, `debug`, or a filter such as `golden_catalog=debug`.
+    #[arg(long, default_value = "info", env = "GOLDEN_CATALOG_LOG")]
+    pub log: String,
+    /// For tests: lets upstreams be on loopback addresses.
+    #[arg(long)]
+    pub egress_allow_loopback: bool,
+    /// For tests: asks this DNS server instead of the system's.
+    #[arg(long, value_name = "ADDR")]
+    pub resolver: Option<SocketAddr>,
+}
+
+/// The settings file. Every field has the default of the contract (design §4a).
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Settings {
+    /// R11: imports at once.
+    pub max_concurrent_imports: usize,
+    /// R11: fetches at once.
+    pub max_concurrent_fetches: usize,
+    /// Bytes a second for all fetches together; absent: unlimited.
+    pub bandwidth: Option<DiskSize>,
+    /// Fetch attempts before an image counts as terminally failed.
+    pub fetch_attempts: i32,
+    /// Import attempts before a target counts as terminally failed.
+    pub import_attempts: i32,
+    /// The shortest delay between attempts.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub backoff_min: Duration,
+    /// The longest delay between attempts.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub backoff_max: Duration,
+    /// How often a file that is not there is asked for.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub not_found_interval: Duration,
+    /// How long NotFound, Unauthorized and Forbidden may last before they count as terminal.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub patience: Duration,
+    /// The slow retry of what cannot succeed without a change.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub terminal_interval: Duration,
+    /// How long an import may make no progress.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub import_deadline: Duration,
+    /// How long an importer's request is held while its disk is fetched again.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub importer_hold: Duration,
+    /// How often upstream is asked whether it serves other bytes (R6).
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub upstream_check: Duration,
+    /// How much of the spool's volume may be used, by allocated bytes.
+    pub spool_size: DiskSize,
+    /// The largest disk, as a guest sees it.
+    pub largest_disk: DiskSize,
+    /// How many images are worked on at once.
+    pub workers: usize,
+    /// The Lease's times.
+    pub lease: LeaseSettings,
+    /// How upstreams are reached.
+    pub egress: EgressSettings,
+}
+
+/// client-go's three times of a Lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct LeaseSettings {
+    /// How long a Lease holds without renewal.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub duration: Duration,
+    /// How long the leader tries to renew before it gives up.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub renew_deadline: Duration,
+    /// How often it tries.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub retry_period: Duration,
+}
+
+impl Default for LeaseSettings {
+    fn default() -> Self {
+        Self { duration: Duration::from_secs(15), renew_deadline: Duration::from_secs(10), retry_period: Duration::from_secs(2) }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let golden = golden::Settings::default();
+        let gib = |n: u64| DiskSize::from_bytes(n << 30).unwrap_or_else(|| unreachable!("a constant above zero"));
+        Self {
+            max_concurrent_imports: 3,
+            max_concurrent_fetches: 2,
+            bandwidth: None,
+            fetch_attempts: golden.fetch_attempts,
+            import_attempts: golden.import_attempts,
+            backoff_min: golden.backoff.0,
+            backoff_max: golden.backoff.1,
+            not_found_interval: golden.not_found_interval,
+            patience: golden.patience,
+            terminal_interval: golden.terminal_interval,
+            import_deadline: golden.import_deadline,
+            importer_hold: Duration::from_secs(300),
+            upstream_check: golden.upstream_check,
+            spool_size: gib(64),
+            largest_disk: gib(1024),
+            workers: 8,
+            lease: LeaseSettings::default(),
+            egress: EgressSettings::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// What decisions depend on.
+    pub fn golden(&self) -> golden::Settings {
+        golden::Settings {
+            fetch_attempts: self.fetch_attempts,
+            not_found_interval: self.not_found_interval,
+            patience: self.patience,
+            backoff: (self.backoff_min, self.backoff_max),
+            terminal_interval: self.terminal_interval,
+            import_attempts: self.import_attempts,
+            import_deadline: self.import_deadline,
+            upstream_check: self.upstream_check,
+        }
+    }
+}
+
+/// Why the daemon does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The file cannot be read.
+    #[error("cannot read the settings file {0}: {1}")]
+    Read(PathBuf, std::io::Error),
+    /// The file is not of the form.
+    #[error("the settings file {0} is wrong: {1}")]
+    Form(PathBuf, String),
+    /// A value makes no sense.
+    #[error("`{field}` {problem}")]
+    Value {
+        /// The field or flag.
+        field: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+impl RunArguments {
+    /// Reads the settings file, if one is named, and checks everything that can be wrong.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its field.
+    pub fn settings(&self) -> Result<Settings, SettingsError> {
+        let mut settings = match &self.config {
+            Some(path) => read(path)?,
+            None => Settings::default(),
+        };
+        settings.egress.allow_loopback |= self.egress_allow_loopback;
+        settings.egress.resolver = self.resolver.or(settings.egress.resolver);
+        if settings.egress.proxy == ProxySettings::default() {
+            settings.egress.proxy = ProxySettings::from_variables(|name| std::env::var(name).ok())
+                .map_err(|error| SettingsError::Value { field: "HTTP_PROXY, HTTPS_PROXY, NO_PROXY", problem: error.to_string() })?;
+        }
+        let positive = |field, value: usize| {
+            if value == 0 { Err(SettingsError::Value { field, problem: "must be at least 1".into() }) } else { Ok(()) }
+        };
+        positive("maxConcurrentImports", settings.max_concurrent_imports)?;
+        positive("maxConcurrentFetches", settings.max_concurrent_fetches)?;
+        positive("workers", settings.workers)?;
+        positive("fetchAttempts", usize::try_from(settings.fetch_attempts).unwrap_or(0))?;
+        positive("importAttempts", usize::try_from(settings.import_attempts).unwrap_or(0))?;
+        if settings.backoff_min > settings.backoff_max {
+            return Err(SettingsError::Value { field: "backoffMin", problem: "must not be more than `backoffMax`".into() });
+        }
+        let lease = settings.lease;
+        if lease.renew_deadline >= lease.duration || lease.retry_period >= lease.renew_deadline {
+            return Err(SettingsError::Value { field: "lease", problem: "must have `retryPeriod` < `renewDeadline` < `duration`".into() });
+        }
+        self.spool_url()?;
+        Ok(settings)
+    }
+
+    /// The URL under which importers reach the spool.
+    ///
+    /// # Errors
+    /// When the flag is no `https` URL.
+    pub fn spool_url(&self) -> Result<HttpUrl, SettingsError> {
+        let text = self.spool_url.clone().unwrap_or_else(|| format!("https://golden-catalog-spool.{}.svc:8443", self.namespace));
+        let value = |problem: String| SettingsError::Value { field: "--spool-url", problem };
+        let url: HttpUrl = text.parse().map_err(|error: crate::model::InvalidValue| value(error.to_string()))?;
+        if url.is_https() { Ok(url) } else { Err(value("must be an https URL: tokens are sent to it".into())) }
+    }
+}
+
+fn read(path: &Path) -> Result<Settings, SettingsError> {
+    let text = fs::read_to_string(path).map_err(|error| SettingsError::Read(path.to_owned(), error))?;
+    if text.trim().is_empty() {
+        return Ok(Settings::default());
+    }
+    serde_saphyr::from_str(&text).map_err(|error| SettingsError::Form(path.to_owned(), error.to_string()))
+}
+
+/// Reads `90s`, `25m`, `1h30m` or `1500ms`.
+pub(crate) fn duration<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse::<k8s_openapi::jiff::SignedDuration>()
+        .ok()
+        .and_then(|duration| Duration::try_from(duration).ok())
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| serde::de::Error::custom(format!("{text:?} is not a duration: write it like `90s`, `25m` or `1h30m`")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Settings;
+
+    #[test]
+    fn an_empty_map_is_the_defaults() {
+        let settings: Settings = serde_saphyr::from_str("{}").expect("settings");
+        assert_eq!(settings, Settings::default());
+        assert_eq!(settings.spool_size.to_string(), "64Gi");
+    }
+
+    #[test]
+    fn reads_what_a_hoster_writes_and_refuses_slips() {
+        let settings: Settings = serde_saphyr::from_str("importDeadline: 20m\nbandwidth: 100Mi\nlease: {duration: 3s, renewDeadline: 2s, retryPeriod: 500ms}\n").expect("settings");
+        assert_eq!(settings.import_deadline, Duration::from_secs(1200));
+        assert_eq!(settings.lease.retry_period, Duration::from_millis(500));
+        for bad in ["importDeadline: 20", "importdeadline: 20m", "importDeadline: -5m", "spoolSize: 0"] {
+            assert!(serde_saphyr::from_str::<Settings>(bad).is_err(), "{bad}");
+        }
+    }
+}

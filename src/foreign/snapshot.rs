@@ -1,0 +1,68 @@
+use serde::{Deserialize, Serialize};
+
+use super::{Nothing, Quantity, foreign_kind};
+
+foreign_kind!(
+    /// A VolumeSnapshot of a claim in its namespace.
+    VolumeSnapshot, "snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots", NamespaceResourceScope, VolumeSnapshotSpec, VolumeSnapshotStatus
+);
+foreign_kind!(
+    /// The storage side of a VolumeSnapshot; cluster-scoped.
+    VolumeSnapshotContent, "snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent", "volumesnapshotcontents", ClusterResourceScope, SnapshotContentSpec, Nothing
+);
+
+/// A VolumeSnapshot's spec.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeSnapshotSpec {
+    /// What it is taken of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<SnapshotSource>,
+}
+
+/// What a snapshot is taken of.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotSource {
+    /// A claim in the snapshot's namespace; absent for a snapshot imported from storage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persistent_volume_claim_name: Option<String>,
+}
+
+/// A VolumeSnapshot's status.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeSnapshotStatus {
+    /// Its content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound_volume_snapshot_content_name: Option<String>,
+    /// Whether a volume can be made from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_to_use: Option<bool>,
+    /// The smallest volume that can be made from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restore_size: Option<Quantity>,
+}
+
+/// A VolumeSnapshotContent's spec.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotContentSpec {
+    /// The CSI driver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// The VolumeSnapshot it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_snapshot_ref: Option<SnapshotReference>,
+}
+
+/// The VolumeSnapshot a content belongs to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotReference {
+    /// Its namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}

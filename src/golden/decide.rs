@@ -1,0 +1,268 @@
+//! The life of an image, as one function.
+
+use std::time::Duration;
+
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+
+use super::{Observed, Settings, fetch, summary, target};
+use crate::{
+    api::{GoldenImageStatus, OperatingSystemStatus},
+    catalog::Listing,
+    model::{ClassName, Digest, DiskSize, GoldenName, Identity, Image, SchematicId, VolumeMode},
+    rules::{Reason, duplicate_message},
+};
+
+/// What is to be done for one image.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// Done before the status is written: what must not be forgotten once the status says it is over.
+    pub before: Vec<Action>,
+    /// The status to write, if it differs from the one observed.
+    pub status: GoldenImageStatus,
+    /// Done after the status is written: attempts and names are on record before anything is begun.
+    pub after: Vec<Action>,
+    /// What to tell as Events.
+    pub notes: Vec<Note>,
+    /// When to look again without being woken.
+    pub wake: Option<Timestamp>,
+    /// What this image waits a turn for (R11).
+    pub wants: Wants,
+}
+
+/// R11: what an image would start if it had its turn.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wants {
+    /// A fetch.
+    pub fetch: bool,
+    /// How many imports, counting those that run.
+    pub imports: usize,
+}
+
+/// An Event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// Whether it is trouble.
+    pub warning: bool,
+    /// The reason.
+    pub reason: Reason,
+    /// What happened.
+    pub message: String,
+}
+
+/// One thing to do. Each is idempotent: done twice it changes nothing more.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Ask the factory for the ID of the schematic document.
+    ResolveSchematic,
+    /// Fetch and verify the artifact into the spool.
+    Fetch {
+        /// The largest size that any target states: a disk that fits none is not fetched.
+        largest_target: Option<DiskSize>,
+        /// The digest that a refetch must give once a golden was made from it.
+        frozen_disk: Option<Digest>,
+    },
+    /// Stop a fetch that nobody needs any more.
+    CancelFetch,
+    /// Let the importer of this golden pull this disk.
+    Serve {
+        /// The golden.
+        golden: GoldenName,
+        /// The disk; `None` while it is being fetched: requests are held.
+        disk: Digest,
+        /// Whether the spool has it.
+        ready: bool,
+    },
+    /// Answer 410 to whoever asks for this golden's disk.
+    Refuse {
+        /// The golden.
+        golden: GoldenName,
+        /// The disk.
+        disk: Digest,
+    },
+    /// Write the importer's header Secret and the CA's ConfigMap.
+    WriteHeaders {
+        /// The golden.
+        golden: GoldenName,
+        /// The disk.
+        disk: Digest,
+        /// The attempt and restart count it is written for.
+        mark: (i32, i64),
+    },
+    /// Delete the header Secret.
+    DeleteHeaders {
+        /// The golden.
+        golden: GoldenName,
+    },
+    /// Create the DataVolume.
+    CreateVolume(Box<ImportOrder>),
+    /// Delete an unfinished DataVolume of ours.
+    DeleteVolume {
+        /// The golden.
+        golden: GoldenName,
+        /// The DataVolume's UID.
+        uid: String,
+    },
+    /// Write our marks on a golden's DataVolume and PVC where they are missing.
+    Mark {
+        /// The golden.
+        golden: GoldenName,
+        /// The PVC's UID.
+        claim_uid: String,
+    },
+    /// Ask upstream whether it serves other bytes now.
+    CheckUpstream,
+}
+
+/// What the DataVolume is made from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImportOrder {
+    /// Its name.
+    pub golden: GoldenName,
+    /// The disk.
+    pub disk: Digest,
+    /// The StorageClass.
+    pub class: ClassName,
+    /// The size asked of CDI, which adds its overhead on file systems.
+    pub size: DiskSize,
+    /// The volume mode.
+    pub volume_mode: VolumeMode,
+    /// The access modes.
+    pub access_modes: Vec<String>,
+    /// The image's identity.
+    pub identity: Identity,
+    /// The schematic's ID.
+    pub schematic_id: Option<SchematicId>,
+    /// The artifact's digest.
+    pub artifact: Option<Digest>,
+}
+
+/// A decision in the making: the next status, the actions, and the earliest wake-up.
+pub(super) struct Draft<'a> {
+    pub observed: &'a Observed,
+    pub settings: &'a Settings,
+    pub image: &'a Image,
+    pub now: Timestamp,
+    pub status: GoldenImageStatus,
+    pub schematic_id: Option<SchematicId>,
+    pub identity: Option<Identity>,
+    pub before: Vec<Action>,
+    pub after: Vec<Action>,
+    pub wake: Option<Timestamp>,
+    pub wants: Wants,
+}
+
+impl Draft<'_> {
+    pub(super) fn now(&self) -> Time {
+        whole_seconds(self.now)
+    }
+
+    pub(super) fn wake_at(&mut self, at: Timestamp) {
+        self.wake = Some(self.wake.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// Whether the disk's digest may never change again: a golden was made from it.
+    pub(super) fn frozen_disk(&self) -> Option<Digest> {
+        let made = self.status.targets.iter().any(|target| target.claim_uid.is_some());
+        self.status.disk.as_ref().filter(|_| made).and_then(|disk| disk.digest.parse().ok())
+    }
+}
+
+/// A time as the API keeps it; a fraction would make an equal status look different.
+pub(super) fn whole_seconds(at: Timestamp) -> Time {
+    Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
+}
+
+/// `at` plus `delay`, without overflow.
+pub(super) fn after(at: Timestamp, delay: Duration) -> Timestamp {
+    let seconds = i64::try_from(delay.as_secs()).unwrap_or(i64::MAX / 4);
+    Timestamp::from_second(at.as_second().saturating_add(seconds.saturating_add(i64::from(delay.subsec_nanos() > 0))))
+        .unwrap_or(Timestamp::MAX)
+}
+
+/// Decides what is to be done for one image.
+pub fn decide(observed: &Observed, settings: &Settings, now: Timestamp) -> Decision {
+    let image = match &observed.image {
+        Ok(image) => image,
+        Err(errors) => return summary::not_accepted(observed, now, Reason::InvalidEntry, &errors.to_string()),
+    };
+    let mut draft = begin(observed, settings, image, now);
+
+    if let Some(first) = &observed.duplicate_of {
+        let identity = draft.identity.as_ref().map_or("unknown", |identity| identity.as_str());
+        return summary::not_accepted(
+            observed,
+            now,
+            Reason::DuplicateIdentity,
+            &duplicate_message(&observed.metadata.name, first, identity),
+        );
+    }
+
+    let states = target::progress(&mut draft);
+    let fetch = fetch::progress(&mut draft, &states);
+    summary::finish(draft, &states, &fetch)
+}
+
+fn begin<'a>(observed: &'a Observed, settings: &'a Settings, image: &'a Image, now: Timestamp) -> Draft<'a> {
+    let mut status = observed.status.clone();
+    let changed = status.observed_generation != observed.metadata.generation;
+    status.observed_generation = observed.metadata.generation;
+
+    // A changed spec, or the retry annotation with a new value, starts the counting over.
+    if changed || status.observed_retry != observed.metadata.retry {
+        if let Some(fetch) = &mut status.fetch {
+            fetch.attempts = 0;
+            fetch.next_attempt_time = None;
+            fetch.failing_since = None;
+        }
+        for target in &mut status.targets {
+            target.attempts = 0;
+            target.next_attempt_time = None;
+        }
+    }
+    status.observed_retry.clone_from(&observed.metadata.retry);
+
+    if let super::FetchView::Schematic(id) = &observed.fetch {
+        status.schematic_id = Some(id.to_string());
+    }
+    let given = match &image.source {
+        crate::model::Source::TalosFactory(talos) => talos.schematic.id().cloned(),
+        _ => None,
+    };
+    let schematic_id = given.or_else(|| status.schematic_id.as_ref().and_then(|id| id.parse().ok()));
+    status.schematic_id = schematic_id.as_ref().map(ToString::to_string);
+    let identity = image.identity(schematic_id.as_ref());
+    status.identity = identity.as_ref().map(ToString::to_string);
+    let os = &image.operating_system;
+    status.operating_system = (*os != crate::model::OperatingSystemFacts::default()).then(|| OperatingSystemStatus {
+        family: os.family.clone(),
+        name: os.name.clone(),
+        version: os.version.clone(),
+    });
+    Draft {
+        observed,
+        settings,
+        image,
+        now,
+        status,
+        schematic_id,
+        identity,
+        before: Vec::new(),
+        after: Vec::new(),
+        wake: None,
+        wants: Wants::default(),
+    }
+}
+
+/// The conditions that follow from the list in values (R4, R24).
+pub(super) fn listing_condition(listing: &Listing) -> Option<(crate::api::ConditionType, Reason, String)> {
+    match listing {
+        Listing::Edited(message) => Some((crate::api::ConditionType::EntryEdited, Reason::EntryEdited, message.clone())),
+        Listing::Unlisted => Some((
+            crate::api::ConditionType::Unlisted,
+            Reason::Unlisted,
+            "The entry is no longer in values. The image and its goldens stay as they are; delete this object when nothing needs them."
+                .to_owned(),
+        )),
+        Listing::ByHand | Listing::Listed => None,
+    }
+}

@@ -1,0 +1,175 @@
+//! The artifact of an image: whether the spool must have it, and how getting it goes.
+
+use std::time::Duration;
+
+use super::{
+    Action, FetchView, Reference,
+    decide::{Draft, after, whole_seconds},
+    target::{self, TargetState},
+};
+use crate::{
+    api::{ArtifactStatus, DiskStatus, FetchStatus, LastFailure},
+    model::{Schematic, Source},
+    rules::Reason,
+};
+
+/// How the artifact stands.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum FetchState {
+    /// Nothing needs it now.
+    NotNeeded,
+    /// The spool has it.
+    Done,
+    /// Under way, or waiting for its turn.
+    Working(Reason, String),
+    /// Failed; tried again later.
+    Failed {
+        /// Why.
+        reason: Reason,
+        /// What happened, without the remedy.
+        message: String,
+        /// Whether it will not come right without a change.
+        terminal: bool,
+    },
+}
+
+/// Moves fetching on by one step.
+pub(super) fn progress(draft: &mut Draft<'_>, states: &[TargetState]) -> FetchState {
+    if let Some(state) = record_spooled(draft) {
+        return state;
+    }
+    let needed = states.iter().any(|state| state.needs_disk) && !draft.image.suspend;
+    let running = matches!(draft.observed.fetch, FetchView::Running { .. });
+    if !needed {
+        if running {
+            draft.after.push(Action::CancelFetch);
+        }
+        if let Some(fetch) = &mut draft.status.fetch {
+            fetch.started_time = None;
+            fetch.progress_percent = None;
+        }
+        return FetchState::NotNeeded;
+    }
+    if let Reference::Missing(what) = &draft.observed.ca {
+        return FetchState::Failed { reason: Reason::ReferenceNotFound, message: format!("{what} does not exist."), terminal: false };
+    }
+    let mut fetch = draft.status.fetch.clone().unwrap_or_default();
+    let state = match &draft.observed.fetch {
+        FetchView::Running { percent } => {
+            fetch.started_time.get_or_insert_with(|| whole_seconds(draft.now));
+            fetch.progress_percent = percent.map(|percent| i32::from(percent.min(100)) / 10 * 10);
+            draft.wants.fetch = true;
+            let shown = fetch.progress_percent.filter(|percent| *percent > 0).map(|percent| format!(" ({percent} %)")).unwrap_or_default();
+            FetchState::Working(Reason::Fetching, format!("The image is being downloaded and verified{shown}."))
+        }
+        FetchView::Failed { reason, message, retry_after } if fetch.started_time.is_some() => {
+            record_failure(draft, &mut fetch, *reason, message, *retry_after);
+            failed(draft, &fetch)
+        }
+        FetchView::Schematic(_) => {
+            fetch.started_time = None;
+            begin(draft, &mut fetch, false)
+        }
+        FetchView::Idle | FetchView::Failed { .. } => begin(draft, &mut fetch, true),
+    };
+    draft.status.fetch = Some(fetch);
+    state
+}
+
+/// What the spool holds goes on record before anything is made from it.
+fn record_spooled(draft: &mut Draft<'_>) -> Option<FetchState> {
+    let spooled = draft.observed.spooled.as_ref()?;
+    if draft.frozen_disk().is_some_and(|frozen| frozen != spooled.disk_digest) {
+        let message = "The image was imported once and had to be fetched again, and upstream now serves another disk: a golden is never made from other bytes under the same name.";
+        return Some(FetchState::Failed { reason: Reason::UpstreamChanged, message: message.to_owned(), terminal: true });
+    }
+    draft.status.artifact = Some(ArtifactStatus {
+        digest: spooled.artifact_digest.to_string(),
+        size_bytes: i64::try_from(spooled.artifact_size).unwrap_or(i64::MAX),
+        format: spooled.format.clone(),
+        resolved_url: spooled.resolved_url.clone(),
+        etag: spooled.etag.clone(),
+        resolved_time: spooled.resolved_time.map(whole_seconds),
+    });
+    draft.status.disk = Some(DiskStatus { digest: spooled.disk_digest.to_string(), virtual_size: spooled.virtual_size.to_string() });
+    draft.status.fetch = None;
+    Some(FetchState::Done)
+}
+
+fn begin(draft: &mut Draft<'_>, fetch: &mut FetchStatus, counts: bool) -> FetchState {
+    if let Some(at) = fetch.next_attempt_time.as_ref().map(|at| at.0).filter(|at| *at > draft.now) {
+        draft.wake_at(at);
+        return failed(draft, fetch);
+    }
+    draft.wants.fetch = true;
+    if !draft.observed.permits.fetch {
+        return FetchState::Working(Reason::Queued, "Waiting for a turn: other images are being fetched.".to_owned());
+    }
+    if counts {
+        fetch.attempts = fetch.attempts.saturating_add(1);
+    }
+    fetch.started_time = Some(draft.now());
+    fetch.next_attempt_time = None;
+    fetch.progress_percent = None;
+    let document = matches!(&draft.image.source, Source::TalosFactory(talos) if matches!(talos.schematic, Schematic::Document(_)));
+    if document && draft.schematic_id.is_none() {
+        draft.after.push(Action::ResolveSchematic);
+        return FetchState::Working(Reason::Resolving, "The factory is asked for the schematic's ID.".to_owned());
+    }
+    // Where some target takes the image's own size, every disk fits.
+    let sizes: Option<Vec<_>> = draft.image.targets.iter().map(|target| target.size).collect();
+    let largest_target = sizes.and_then(|sizes| sizes.into_iter().max());
+    let frozen_disk = draft.frozen_disk();
+    draft.after.push(Action::Fetch { largest_target, frozen_disk });
+    FetchState::Working(Reason::Fetching, "The image is being downloaded and verified.".to_owned())
+}
+
+fn record_failure(draft: &mut Draft<'_>, fetch: &mut FetchStatus, reason: Reason, message: &str, retry_after: Option<Duration>) {
+    let same_kind = fetch.last_failure.as_ref().is_some_and(|last| last.reason == reason.as_str());
+    if fetch.failing_since.is_none() || !same_kind {
+        fetch.failing_since = Some(draft.now());
+    }
+    fetch.last_failure = Some(LastFailure { reason: reason.to_string(), message: message.to_owned(), time: draft.now() });
+    fetch.started_time = None;
+    fetch.progress_percent = None;
+    if reason == Reason::SpoolFull {
+        // Waiting for room is no failed attempt.
+        fetch.attempts = (fetch.attempts - 1).max(0);
+    }
+    let settings = draft.settings;
+    let delay = if reason.is_terminal() {
+        settings.terminal_interval
+    } else if fetch.attempts >= settings.fetch_attempts {
+        settings.not_found_interval
+    } else if reason.is_terminal_in_time() {
+        let long = Duration::from_secs(1 << fetch.attempts.clamp(0, 20)) * 5;
+        long.min(settings.not_found_interval).max(target::backoff(draft, fetch.attempts).min(settings.not_found_interval))
+    } else {
+        target::backoff(draft, fetch.attempts.max(1))
+    };
+    let next = after(draft.now, delay.max(retry_after.unwrap_or_default()));
+    fetch.next_attempt_time = Some(whole_seconds(next));
+    draft.wake_at(next);
+}
+
+fn failed(draft: &mut Draft<'_>, fetch: &FetchStatus) -> FetchState {
+    let Some(failure) = &fetch.last_failure else {
+        return FetchState::Working(Reason::Fetching, String::new());
+    };
+    let reason = failure.reason.parse().unwrap_or(Reason::Unavailable);
+    let out_of_patience = fetch.failing_since.as_ref().map(|since| after(since.0, draft.settings.patience));
+    let mut terminal = reason.is_terminal() || fetch.attempts >= draft.settings.fetch_attempts;
+    if let Some(at) = out_of_patience.filter(|_| reason.is_terminal_in_time()) {
+        if draft.now >= at {
+            terminal = true;
+        } else {
+            draft.wake_at(at);
+        }
+    }
+    let next = fetch.next_attempt_time.as_ref().map(|at| format!(" Tried again at {}.", at.0)).unwrap_or_default();
+    FetchState::Failed {
+        reason,
+        message: format!("{} (attempt {}){next}", failure.message.trim_end_matches('.'), fetch.attempts),
+        terminal,
+    }
+}

@@ -1,0 +1,24 @@
+//! One golden image from spec to Ready: observe → decide → act.
+//!
+//! [`decide`] is pure: what was observed, the settings and the time give a status, actions and a wake-up. It reads like the
+//! life of an image. Applied once, it gives no actions. `observe` and `act` are the edges.
+
+mod decide;
+mod fetch;
+pub mod manifest;
+pub mod observe;
+mod observed;
+mod pacer;
+mod queue;
+mod summary;
+mod target;
+#[cfg(test)]
+mod tests;
+
+pub use decide::{Action, Decision, ImportOrder, Note, Wants, decide};
+pub use observed::{
+    ClaimView, ClassChoice, ClassFound, DataVolumeView, FetchView, GoldenView, GrantView, Metadata, Observed, ObservedTarget, Permits,
+    Reference, Settings, SpooledView, UpstreamView,
+};
+pub use pacer::Pacer;
+pub use queue::Queue;

@@ -1,0 +1,286 @@
+//! Everything a decision is made from, as plain data.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{
+    api::{FieldErrors, GoldenImageStatus},
+    catalog::Listing,
+    model::{ClassName, Digest, DiskSize, GoldenName, Image},
+    rules::{CdiCondition, ImporterFacts, Reason, modes::ClaimProperties},
+};
+
+/// What bounds an image's life; the defaults are those of the contract (design §4a).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// How many fetches may fail before the image counts as terminally failed.
+    pub fetch_attempts: i32,
+    /// How long to wait before asking again for a file that is not there or not allowed.
+    pub not_found_interval: Duration,
+    /// How long one of those reasons may last before the image counts as terminally failed.
+    pub patience: Duration,
+    /// The shortest and longest delay between attempts.
+    pub backoff: (Duration, Duration),
+    /// How long to wait before trying again what cannot succeed without a change: the slow retry that heals it by itself.
+    pub terminal_interval: Duration,
+    /// How often an import is begun anew before the target counts as terminally failed.
+    pub import_attempts: i32,
+    /// How long an import may make no progress.
+    pub import_deadline: Duration,
+    /// How often upstream is asked whether it serves other bytes now (R6).
+    pub upstream_check: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            fetch_attempts: 10,
+            not_found_interval: Duration::from_secs(15 * 60),
+            patience: Reason::PATIENCE,
+            backoff: (Duration::from_secs(10), Duration::from_secs(600)),
+            terminal_interval: Duration::from_secs(6 * 3600),
+            import_attempts: 5,
+            import_deadline: Duration::from_secs(15 * 60),
+            upstream_check: Duration::from_secs(24 * 3600),
+        }
+    }
+}
+
+/// One GoldenImage and all that its next step depends on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Observed {
+    /// The object's own data.
+    pub metadata: Metadata,
+    /// The parsed spec, or what is wrong with it.
+    pub image: Result<Image, FieldErrors>,
+    /// The status as last written.
+    pub status: GoldenImageStatus,
+    /// How the object stands to the list in values.
+    pub listing: Listing,
+    /// R3: an older image of the same identity.
+    pub duplicate_of: Option<String>,
+    /// The ConfigMap with the CA, if the spec names one.
+    pub ca: Reference,
+    /// Whether the cluster has CDI.
+    pub cdi_installed: bool,
+    /// The verified disk in the spool, if it holds this image's.
+    pub spooled: Option<SpooledView>,
+    /// What the fetch of this image is doing in this process.
+    pub fetch: FetchView,
+    /// Upstream's answer to the last check for other bytes, if this process has made one.
+    pub upstream: Option<UpstreamView>,
+    /// One item per target of the spec, in its order.
+    pub targets: Vec<ObservedTarget>,
+    /// What may be started now (R11).
+    pub permits: Permits,
+}
+
+/// The object's own data.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// The object's name.
+    pub name: String,
+    /// The object's UID.
+    pub uid: String,
+    /// The spec's generation.
+    pub generation: Option<i64>,
+    /// The value of the annotation that asks for a new start.
+    pub retry: Option<String>,
+}
+
+/// An object that the spec names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reference {
+    /// None is named.
+    NotNamed,
+    /// It is there.
+    Found,
+    /// It, or the key in it, is missing; the text names it.
+    Missing(String),
+}
+
+/// R11: what may be started now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Permits {
+    /// A fetch slot is held for this image.
+    pub fetch: bool,
+    /// How many import slots are held for this image.
+    pub imports: usize,
+}
+
+/// A verified disk in the spool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SpooledView {
+    /// The sha256 of the bytes as downloaded.
+    pub artifact_digest: Digest,
+    /// How many bytes were downloaded.
+    pub artifact_size: u64,
+    /// The format that was found, such as `raw.xz`.
+    pub format: String,
+    /// The URL after redirects, without credentials and query.
+    pub resolved_url: Option<String>,
+    /// The ETag that came with the bytes.
+    pub etag: Option<String>,
+    /// When upstream answered.
+    pub resolved_time: Option<Timestamp>,
+    /// The sha256 of the qcow2 that importers are given.
+    pub disk_digest: Digest,
+    /// The size of the disk as a guest sees it.
+    pub virtual_size: DiskSize,
+    /// Whether the bytes matched a digest known beforehand.
+    pub digest_matched: bool,
+}
+
+/// What a fetch is doing.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FetchView {
+    /// Nothing, in this process.
+    Idle,
+    /// Under way.
+    Running {
+        /// Percent of the artifact, if its length is known.
+        percent: Option<u8>,
+    },
+    /// The factory gave a schematic its ID.
+    Schematic(crate::model::SchematicId),
+    /// Ended without a disk.
+    Failed {
+        /// Why.
+        reason: Reason,
+        /// What happened, without the remedy.
+        message: String,
+        /// When upstream wants to be asked again.
+        retry_after: Option<Duration>,
+    },
+}
+
+/// What upstream says it serves now.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UpstreamView {
+    /// When it was asked.
+    pub checked: Timestamp,
+    /// What differs from what was imported, in words.
+    pub difference: Option<String>,
+}
+
+/// One target of the spec, with what the cluster says about it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ObservedTarget {
+    /// The golden's name, recorded or as it will be; `None` while it is not known.
+    pub name: Option<GoldenName>,
+    /// The StorageClass it would have or has.
+    pub class: ClassChoice,
+    /// Its golden.
+    pub golden: GoldenView,
+}
+
+/// The StorageClass of a target.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ClassChoice {
+    /// It is there.
+    Found(ClassFound),
+    /// R12: none is named and the cluster has no default.
+    NoDefault,
+    /// The named class does not exist.
+    Missing(ClassName),
+}
+
+/// A StorageClass with what follows for a golden in it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClassFound {
+    /// Its name.
+    pub name: ClassName,
+    /// How volumes of the class can be claimed, best first, from its StorageProfile.
+    pub properties: Vec<ClaimProperties>,
+    /// The smallest volume that it makes.
+    pub minimum: Option<DiskSize>,
+    /// What a hoster should know of this class before the first clone.
+    pub warnings: Vec<String>,
+    /// The cluster's default today, where that is another class and the target names none.
+    pub moved_default: Option<ClassName>,
+}
+
+/// A golden's objects.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GoldenView {
+    /// The DataVolume of the golden's name.
+    pub volume: Option<DataVolumeView>,
+    /// The PVC of the golden's name.
+    pub claim: Option<ClaimView>,
+    /// A pod that uses the PVC read-write (R26).
+    pub in_use_by: Option<String>,
+    /// What the spool saw of the importer.
+    pub importer: ImporterFacts,
+    /// What the spool answers to whoever asks for this golden.
+    pub grant: GrantView,
+    /// When this process last saw the import move.
+    pub moved: Option<Timestamp>,
+    /// The attempt and restart count for which the header Secret was last written by this process.
+    pub headers_written: Option<(i32, i64)>,
+    /// Trouble that pods, quota or CDI's settings explain better than the DataVolume does.
+    pub trouble: Option<(Reason, String)>,
+}
+
+/// A DataVolume.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DataVolumeView {
+    /// Its UID.
+    pub uid: String,
+    /// Whether it carries our mark for this image.
+    pub ours: bool,
+    /// What it clones or imports, in words, for a conflict's message.
+    pub source: String,
+    /// The digest of the disk it was made for.
+    pub disk_digest: Option<String>,
+    /// Whether it is being deleted.
+    pub terminating: bool,
+    /// CDI's phase.
+    pub phase: String,
+    /// Percent.
+    pub percent: Option<u8>,
+    /// How often the importer was restarted.
+    pub restarts: i64,
+    /// The condition `Bound`.
+    pub bound: CdiCondition,
+    /// The condition `Running`.
+    pub running: CdiCondition,
+}
+
+/// A PVC.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ClaimView {
+    /// Its UID.
+    pub uid: String,
+    /// Whether it carries our mark for this image.
+    pub ours: bool,
+    /// Whether it is Bound.
+    pub bound: bool,
+    /// Whether it is Lost.
+    pub lost: bool,
+    /// Whether it is being deleted.
+    pub terminating: bool,
+    /// Its StorageClass.
+    pub class: Option<String>,
+    /// Its request.
+    pub request: Option<DiskSize>,
+    /// Whether CDI's former garbage collection took its DataVolume away.
+    pub garbage_collected: bool,
+}
+
+/// What the spool answers to whoever asks for a golden.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum GrantView {
+    /// 404.
+    #[default]
+    None,
+    /// The disk, or, while it is being fetched, nothing yet.
+    Serving {
+        /// The disk.
+        disk: Digest,
+        /// Whether the spool has it.
+        ready: bool,
+    },
+    /// 410.
+    Refused,
+}

@@ -1,0 +1,124 @@
+//! R11: at most so many at once, oldest first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::jiff::Timestamp;
+
+/// Hands out turns. The holder's age decides; a holder keeps its turns until it wants fewer.
+#[derive(Debug)]
+pub struct Pacer {
+    most: usize,
+    held: BTreeMap<String, usize>,
+    waiting: BTreeMap<(Timestamp, String), usize>,
+}
+
+impl Pacer {
+    /// At most `most` turns at once.
+    pub fn new(most: usize) -> Self {
+        Self { most, held: BTreeMap::new(), waiting: BTreeMap::new() }
+    }
+
+    /// States how many turns `uid` (created at `created`) wants in all, and says how many it holds.
+    ///
+    /// What is under way already (`running`) counts as held even beyond the limit: it cannot be taken back, and after a
+    /// restart it is how the running ones are known.
+    pub fn ask(&mut self, uid: &str, created: Timestamp, wants: usize, running: usize) -> usize {
+        let key = (created, uid.to_owned());
+        self.waiting.remove(&key);
+        let mut holds = self.held.remove(uid).unwrap_or(0).min(wants).max(running);
+        let taken: usize = self.held.values().sum();
+        // Whoever is older and waits comes first: its claim is kept free.
+        let older: usize = self.waiting.range(..&key).map(|(_, missing)| missing).sum();
+        let free = self.most.saturating_sub(taken + older);
+        holds = holds.max(wants.min(free));
+        if holds > 0 {
+            self.held.insert(uid.to_owned(), holds);
+        }
+        if wants > holds {
+            self.waiting.insert(key, wants - holds);
+        }
+        holds
+    }
+
+    /// Forgets an image, and names those who should ask again now.
+    pub fn forget(&mut self, uid: &str) {
+        self.held.remove(uid);
+        self.waiting.retain(|(_, waiting), _| waiting != uid);
+    }
+
+    /// The UIDs that may get a turn now, oldest first.
+    pub fn next(&self) -> BTreeSet<String> {
+        let free = self.most.saturating_sub(self.held.values().sum());
+        let mut left = free;
+        let mut next = BTreeSet::new();
+        for ((_, uid), missing) in &self.waiting {
+            if left == 0 {
+                break;
+            }
+            left = left.saturating_sub(*missing);
+            next.insert(uid.clone());
+        }
+        next
+    }
+
+    /// How many turns are held.
+    pub fn busy(&self) -> usize {
+        self.held.values().sum()
+    }
+
+    /// How many turns are waited for.
+    pub fn queued(&self) -> usize {
+        self.waiting.values().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::jiff::Timestamp;
+    use proptest::prelude::*;
+
+    use super::Pacer;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("time")
+    }
+
+    #[test]
+    fn oldest_first_and_never_more() {
+        let mut pacer = Pacer::new(2);
+        assert_eq!(pacer.ask("c", at(3), 1, 0), 1);
+        assert_eq!(pacer.ask("d", at(4), 1, 0), 1);
+        assert_eq!(pacer.ask("b", at(2), 1, 0), 0);
+        assert_eq!(pacer.ask("a", at(1), 1, 0), 0);
+        assert!(pacer.next().is_empty());
+        // One is through: the oldest waiting gets the turn, whoever asks first.
+        assert_eq!(pacer.ask("c", at(3), 0, 0), 0);
+        assert_eq!(pacer.ask("b", at(2), 1, 0), 0);
+        assert_eq!(pacer.next().into_iter().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(pacer.ask("a", at(1), 1, 0), 1);
+        pacer.forget("d");
+        assert_eq!(pacer.ask("b", at(2), 1, 0), 1);
+        assert_eq!((pacer.busy(), pacer.queued()), (2, 0));
+    }
+
+    #[test]
+    fn what_runs_after_a_restart_counts() {
+        let mut pacer = Pacer::new(1);
+        assert_eq!(pacer.ask("a", at(1), 2, 2), 2);
+        assert_eq!(pacer.ask("b", at(0), 1, 0), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_than_the_limit_and_nobody_starves(asks in proptest::collection::vec((0_i64..6, 0_usize..3), 1..60)) {
+            let mut pacer = Pacer::new(3);
+            for (who, wants) in asks {
+                pacer.ask(&format!("u{who}"), at(who), wants, 0);
+                prop_assert!(pacer.busy() <= 3);
+                if pacer.busy() < 3 && pacer.queued() > 0 {
+                    prop_assert!(!pacer.next().is_empty());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! From the states of targets and artifact to conditions, events and the final decision.
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::{
+    Action, Decision, Note, Observed, UpstreamView, Wants,
+    decide::{Draft, after, listing_condition, whole_seconds},
+    fetch::FetchState,
+    target::TargetState,
+};
+use crate::{
+    api::{ConditionSet, ConditionType, GoldenImageStatus, find_condition},
+    model::Source,
+    rules::{Reason, moving_source_warnings},
+};
+
+/// A decision for an image that is not accepted: its goldens stay as they are, nothing new begins.
+pub(super) fn not_accepted(observed: &Observed, now: Timestamp, reason: Reason, message: &str) -> Decision {
+    let mut status = observed.status.clone();
+    status.observed_generation = observed.metadata.generation;
+    let text = with_remedy(message, reason);
+    let available = find_condition(&status.conditions, ConditionType::Available).cloned();
+    let mut set = ConditionSet::new(&observed.status.conditions, observed.metadata.generation, whole_seconds(now));
+    set.set(ConditionType::Accepted, Some(false), reason, text.clone());
+    set.set(ConditionType::Ready, Some(false), reason, text.clone());
+    set.set(ConditionType::Stalled, Some(true), reason, text.clone());
+    if available.is_some_and(|condition| condition.status == "True") {
+        set.set(ConditionType::Available, Some(true), Reason::Ready, "");
+    } else {
+        set.set(ConditionType::Available, Some(false), reason, "");
+    }
+    if let Some((kind, reason, message)) = listing_condition(&observed.listing) {
+        set.set(kind, Some(true), reason, message);
+    }
+    status.conditions = set.finish();
+    let running = matches!(observed.fetch, super::FetchView::Running { .. });
+    Decision {
+        before: Vec::new(),
+        notes: notes(&observed.status, &status),
+        status,
+        after: if running { vec![Action::CancelFetch] } else { Vec::new() },
+        wake: None,
+        wants: Wants::default(),
+    }
+}
+
+/// The message with the reason's remedy as its last sentence.
+fn with_remedy(message: &str, reason: Reason) -> String {
+    let message = message.trim();
+    let stop = if message.is_empty() || message.ends_with(['.', '!', '?', '…']) { "" } else { "." };
+    match reason.remedy() {
+        "" => message.to_owned(),
+        remedy => format!("{message}{stop} {remedy}").trim().to_owned(),
+    }
+}
+
+/// What an image's `Ready` says when it is not.
+struct Headline {
+    reason: Reason,
+    message: String,
+    trouble: bool,
+    terminal: bool,
+}
+
+pub(super) fn finish(mut draft: Draft<'_>, states: &[TargetState], fetch: &FetchState) -> Decision {
+    let now = draft.now();
+    let generation = draft.observed.metadata.generation;
+    for (index, state) in states.iter().enumerate() {
+        let old = draft.status.targets[index].conditions.clone();
+        let mut set = ConditionSet::new(&old, generation, now.clone());
+        let shown = headline(state, fetch);
+        set.set(
+            ConditionType::Ready,
+            Some(state.ready),
+            shown.reason,
+            if state.ready { String::new() } else { with_remedy(&shown.message, shown.reason) },
+        );
+        if shown.terminal && !state.ready {
+            set.set(ConditionType::Stalled, Some(true), shown.reason, with_remedy(&shown.message, shown.reason));
+        }
+        draft.status.targets[index].conditions = set.finish();
+    }
+
+    let mut set = ConditionSet::new(&draft.observed.status.conditions, generation, now);
+    accepted(&mut set, &draft, states);
+    resolved_and_verified(&mut set, &draft, fetch);
+    let all = states.iter().all(|state| state.ready);
+    let any = states.iter().any(|state| state.ready);
+    let worst = states
+        .iter()
+        .filter(|state| !state.ready)
+        .map(|state| headline(state, fetch))
+        .max_by_key(|headline| (headline.terminal, headline.trouble));
+    match &worst {
+        None => set.set(ConditionType::Ready, Some(true), Reason::Ready, ""),
+        Some(headline) => {
+            let message = with_remedy(&headline.message, headline.reason);
+            set.set(ConditionType::Ready, Some(false), headline.reason, message.clone());
+            if headline.terminal {
+                set.set(ConditionType::Stalled, Some(true), headline.reason, message);
+            } else if headline.reason != Reason::Suspended {
+                set.set(ConditionType::Reconciling, Some(true), headline.reason, message);
+            }
+        }
+    }
+    let available = worst.as_ref().filter(|_| !any).map_or(Reason::Ready, |headline| headline.reason);
+    set.set(ConditionType::Available, Some(any), available, "");
+    for (kind, reason, message) in states.iter().flat_map(|state| state.remarks.clone()) {
+        set.set(kind, Some(true), reason, message);
+    }
+    if let Some((kind, reason, message)) = listing_condition(&draft.observed.listing) {
+        set.set(kind, Some(true), reason, message);
+    }
+    upstream(&mut set, &mut draft, all);
+    draft.status.conditions = set.finish();
+    Decision {
+        before: draft.before,
+        notes: notes(&draft.observed.status, &draft.status),
+        status: draft.status,
+        after: draft.after,
+        wake: draft.wake,
+        wants: draft.wants,
+    }
+}
+
+/// A target that waits for the disk is as well or ill as the disk's fetch; otherwise it speaks for itself.
+fn headline(state: &TargetState, fetch: &FetchState) -> Headline {
+    let own = Headline { reason: state.reason, message: state.message.clone(), trouble: state.trouble, terminal: state.terminal };
+    if !state.needs_disk || state.trouble && state.terminal {
+        return own;
+    }
+    match fetch {
+        FetchState::Failed { reason, message, terminal } => {
+            Headline { reason: *reason, message: message.clone(), trouble: true, terminal: *terminal }
+        }
+        FetchState::Working(reason, message) if !state.trouble => {
+            Headline { reason: *reason, message: message.clone(), trouble: false, terminal: false }
+        }
+        _ => own,
+    }
+}
+
+fn accepted(set: &mut ConditionSet<'_>, draft: &Draft<'_>, states: &[TargetState]) {
+    let refused = states.iter().find(|state| matches!(state.reason, Reason::NameConflict | Reason::InvalidEntry | Reason::DuplicateClass));
+    match refused {
+        Some(state) => set.set(ConditionType::Accepted, Some(false), state.reason, with_remedy(&state.message, state.reason)),
+        None => {
+            let warnings = moving_source_warnings(&draft.image.source, draft.image.digest.as_ref());
+            set.set(ConditionType::Accepted, Some(true), Reason::Accepted, warnings.join(" "));
+        }
+    }
+}
+
+fn resolved_and_verified(set: &mut ConditionSet<'_>, draft: &Draft<'_>, fetch: &FetchState) {
+    let have = draft.status.artifact.is_some() && draft.status.disk.is_some();
+    if have {
+        set.set(ConditionType::Resolved, Some(true), Reason::Resolved, "");
+        // The spool knows how the bytes were verified; later the condition itself does.
+        let matched = match &draft.observed.spooled {
+            Some(spooled) => spooled.digest_matched,
+            None => draft.image.digest.is_some(),
+        };
+        let reason = if matched { Reason::DigestMatches } else { Reason::StructureChecked };
+        let message = if matched { "" } else { "No digest is known for this image: its structure is whole, and its digest is recorded." };
+        set.set(ConditionType::Verified, Some(true), reason, message);
+        return;
+    }
+    match fetch {
+        FetchState::Failed { reason, message, .. } => {
+            let about_bytes = matches!(
+                reason,
+                Reason::Corrupt
+                    | Reason::DigestMismatch
+                    | Reason::NotADiskImage
+                    | Reason::UnsupportedFormat
+                    | Reason::TooLarge
+                    | Reason::SizeTooSmall
+            );
+            let message = with_remedy(message, *reason);
+            set.set(
+                ConditionType::Resolved,
+                Some(about_bytes),
+                if about_bytes { Reason::Resolved } else { *reason },
+                if about_bytes { String::new() } else { message.clone() },
+            );
+            set.set(ConditionType::Verified, about_bytes.then_some(false), *reason, if about_bytes { message } else { String::new() });
+        }
+        FetchState::Working(reason, _) => {
+            set.set(ConditionType::Resolved, None, *reason, "");
+            set.set(ConditionType::Verified, None, *reason, "");
+        }
+        FetchState::NotNeeded | FetchState::Done => {
+            set.set(ConditionType::Resolved, None, Reason::Resolving, "");
+            set.set(ConditionType::Verified, None, Reason::Resolving, "");
+        }
+    }
+}
+
+/// R6: a daily question to upstream, for images whose address may move. What was last known stays until it is asked again.
+fn upstream(set: &mut ConditionSet<'_>, draft: &mut Draft<'_>, ready: bool) {
+    let Source::Http { .. } = draft.image.source else { return };
+    if draft.image.digest.is_some() || draft.status.artifact.is_none() {
+        return;
+    }
+    let interval = draft.settings.upstream_check;
+    let last = match &draft.observed.upstream {
+        Some(UpstreamView { checked, difference }) => {
+            if let Some(difference) = difference {
+                set.set(
+                    ConditionType::UpstreamChanged,
+                    Some(true),
+                    Reason::UpstreamChanged,
+                    with_remedy(difference, Reason::UpstreamChanged),
+                );
+            }
+            Some(*checked)
+        }
+        None => {
+            if let Some(known) = find_condition(&draft.observed.status.conditions, ConditionType::UpstreamChanged) {
+                set.set(ConditionType::UpstreamChanged, Some(true), Reason::UpstreamChanged, known.message.clone());
+            }
+            draft.status.artifact.as_ref().and_then(|artifact| artifact.resolved_time.as_ref()).map(|at| at.0)
+        }
+    };
+    if !ready || draft.image.suspend {
+        return;
+    }
+    let due = last.map_or(draft.now, |last| after(last, interval));
+    if due <= draft.now {
+        draft.after.push(Action::CheckUpstream);
+    } else {
+        draft.wake_at(due);
+    }
+}
+
+/// Events for what changed: one for each new reason of `Ready`, and one for each remark that appears.
+fn notes(old: &GoldenImageStatus, new: &GoldenImageStatus) -> Vec<Note> {
+    let mut notes = Vec::new();
+    let reason_of =
+        |status: &GoldenImageStatus, kind| find_condition(&status.conditions, kind).map(|c| (c.status.clone(), c.reason.clone()));
+    if reason_of(old, ConditionType::Ready) != reason_of(new, ConditionType::Ready)
+        && let Some(ready) = find_condition(&new.conditions, ConditionType::Ready)
+        && let Ok(reason) = ready.reason.parse::<Reason>()
+    {
+        let message = if ready.status == "True" { "The golden image can be cloned.".to_owned() } else { ready.message.clone() };
+        notes.push(Note { warning: ready.status != "True" && !reason.remedy().is_empty(), reason, message });
+    }
+    for kind in [
+        ConditionType::DefaultClassDrift,
+        ConditionType::UpstreamChanged,
+        ConditionType::EntryEdited,
+        ConditionType::Unlisted,
+        ConditionType::InUseByPod,
+    ] {
+        if let Some(condition) = find_condition(&new.conditions, kind).filter(|_| find_condition(&old.conditions, kind).is_none())
+            && let Ok(reason) = condition.reason.parse()
+        {
+            notes.push(Note { warning: true, reason, message: condition.message.clone() });
+        }
+    }
+    notes
+}

@@ -1,0 +1,467 @@
+//! The life of an image told as decisions: each test observes, decides, and looks at status and actions.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    Action, ClaimView, ClassChoice, ClassFound, DataVolumeView, Decision, FetchView, GoldenView, GrantView, Metadata, Observed,
+    ObservedTarget, Permits, Reference, Settings, SpooledView, decide,
+};
+use crate::{
+    api::{ConditionType, GoldenImageStatus, find_condition, is_true, parse_image},
+    catalog::Listing,
+    model::{Digest, DiskSize, VolumeMode},
+    rules::{CdiCondition, Reason, modes::ClaimProperties},
+};
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_796_000_000).expect("time")
+}
+
+fn later(seconds: u64) -> Timestamp {
+    super::decide::after(now(), Duration::from_secs(seconds))
+}
+
+fn class(name: &str) -> ClassChoice {
+    ClassChoice::Found(ClassFound {
+        name: name.parse().expect("class"),
+        properties: vec![ClaimProperties { access_modes: vec!["ReadWriteMany".into()], volume_mode: Some(VolumeMode::Block) }],
+        minimum: None,
+        warnings: Vec::new(),
+        moved_default: None,
+    })
+}
+
+fn observed(spec: Value) -> Observed {
+    let object = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "a" }, "spec": spec });
+    let image = parse_image(&serde_json::from_value(object).expect("readable"));
+    let targets = image.as_ref().map_or(1, |image| image.targets.len());
+    Observed {
+        metadata: Metadata { name: "a".into(), uid: "uid".into(), generation: Some(1), retry: None },
+        image,
+        status: GoldenImageStatus::default(),
+        listing: Listing::ByHand,
+        duplicate_of: None,
+        ca: Reference::NotNamed,
+        cdi_installed: true,
+        spooled: None,
+        fetch: FetchView::Idle,
+        upstream: None,
+        targets: vec![ObservedTarget { name: None, class: class("replicated"), golden: GoldenView::default() }; targets],
+        permits: Permits { fetch: true, imports: 8 },
+    }
+}
+
+fn http() -> Observed {
+    observed(json!({ "source": { "http": { "url": "https://e.example/a.qcow2" } } }))
+}
+
+fn disk() -> Digest {
+    Digest::of(b"disk")
+}
+
+fn spooled() -> SpooledView {
+    SpooledView {
+        artifact_digest: Digest::of(b"artifact"),
+        artifact_size: 1000,
+        format: "qcow2".into(),
+        resolved_url: Some("https://e.example/a.qcow2".into()),
+        etag: None,
+        resolved_time: Some(now()),
+        disk_digest: disk(),
+        virtual_size: DiskSize::from_bytes((4 << 30) + 1).expect("size"),
+        digest_matched: false,
+    }
+}
+
+fn volume(phase: &str) -> DataVolumeView {
+    DataVolumeView { uid: "dv".into(), ours: true, disk_digest: Some(disk().to_string()), phase: phase.into(), ..DataVolumeView::default() }
+}
+
+fn claim() -> ClaimView {
+    ClaimView { uid: "pvc".into(), ours: true, bound: true, class: Some("replicated".into()), ..ClaimView::default() }
+}
+
+fn run(observed: &Observed) -> Decision {
+    decide(observed, &Settings::default(), now())
+}
+
+fn ready(decision: &Decision) -> (String, String, String) {
+    let condition = find_condition(&decision.status.conditions, ConditionType::Ready).expect("Ready");
+    (condition.status.clone(), condition.reason.clone(), condition.message.clone())
+}
+
+fn reason(decision: &Decision) -> String {
+    ready(decision).1
+}
+
+/// An image whose golden was Ready once.
+fn made() -> Observed {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    let begun = run(&observed);
+    observed.status = begun.status;
+    observed.targets[0].golden.volume = Some(volume("Succeeded"));
+    observed.targets[0].golden.claim = Some(claim());
+    let done = run(&observed);
+    assert_eq!(reason(&done), "Ready");
+    observed.status = done.status;
+    observed.targets[0].golden.grant = GrantView::Refused;
+    observed.upstream = Some(super::UpstreamView { checked: now(), difference: None });
+    observed
+}
+
+#[test]
+fn a_new_image_is_fetched_with_the_attempt_on_record() {
+    let decision = run(&http());
+    assert_eq!(reason(&decision), "Fetching");
+    assert_eq!(decision.after, [Action::Fetch { largest_target: None, frozen_disk: None }]);
+    assert_eq!(decision.status.fetch.as_ref().map(|fetch| fetch.attempts), Some(1));
+    assert!(decision.status.targets[0].golden.is_none());
+}
+
+#[test]
+fn without_its_turn_nothing_begins() {
+    let mut observed = http();
+    observed.permits = Permits::default();
+    let decision = run(&observed);
+    assert_eq!((reason(&decision).as_str(), decision.after.len()), ("Queued", 0));
+    assert!(decision.wants.fetch);
+}
+
+#[test]
+fn a_verified_disk_is_ordered_with_everything_explicit() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    let decision = run(&observed);
+    let order =
+        decision.after.iter().find_map(|action| if let Action::CreateVolume(order) = action { Some(order) } else { None }).expect("order");
+    assert_eq!(order.golden.as_str(), "vm-default-images-a");
+    assert_eq!((order.class.as_str(), order.size.to_string().as_str(), order.volume_mode), ("replicated", "4097Mi", VolumeMode::Block));
+    let status = &decision.status.targets[0];
+    assert_eq!((status.attempts, status.golden.as_deref()), (1, Some("vm-default-images-a")));
+    assert_eq!(decision.status.disk.as_ref().map(|disk| disk.digest.clone()), Some(disk().to_string()));
+    // Secret and CA come before the DataVolume that names them.
+    let places: Vec<_> = decision
+        .after
+        .iter()
+        .map(|action| matches!(action, Action::WriteHeaders { .. }) as u8 + 2 * matches!(action, Action::CreateVolume(_)) as u8)
+        .collect();
+    assert!(places.iter().position(|p| *p == 1) < places.iter().position(|p| *p == 2));
+}
+
+#[test]
+fn killed_between_status_and_volume_the_same_attempt_goes_on() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    let again = run(&observed);
+    assert_eq!(again.status.targets[0].attempts, 1);
+    assert!(again.after.iter().any(|action| matches!(action, Action::CreateVolume(_))));
+}
+
+#[test]
+fn applied_once_a_decision_is_empty() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    observed.targets[0].golden = GoldenView {
+        volume: Some(volume("ImportInProgress")),
+        grant: GrantView::Serving { disk: disk(), ready: true },
+        headers_written: Some((1, 0)),
+        ..GoldenView::default()
+    };
+    let first = run(&observed);
+    observed.status = first.status.clone();
+    let second = run(&observed);
+    assert_eq!((second.before.as_slice(), second.after.as_slice(), second.notes.as_slice()), (&[][..], &[][..], &[][..]));
+    assert_eq!(second.status, first.status);
+
+    let mut done = made();
+    let first = run(&done);
+    done.status = first.status.clone();
+    let second = run(&done);
+    assert_eq!((second.before.len(), second.after.len(), second.status == first.status), (0, 0, true), "{second:?}");
+}
+
+#[test]
+fn r8_ready_puts_the_claim_on_record_and_closes_the_path() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    observed.targets[0].golden.volume = Some(volume("Succeeded"));
+    let unbound = run(&observed);
+    assert_eq!(ready(&unbound).0, "False");
+    observed.targets[0].golden.claim = Some(claim());
+    let decision = run(&observed);
+    assert_eq!(ready(&decision).0, "True");
+    assert_eq!(decision.status.targets[0].claim_uid.as_deref(), Some("pvc"));
+    assert!(matches!(decision.before[..], [Action::DeleteHeaders { .. }]));
+    assert!(decision.after.iter().any(|action| matches!(action, Action::Refuse { .. })));
+    assert!(!is_true(&decision.status.conditions, ConditionType::Reconciling));
+}
+
+#[test]
+fn r7_another_volume_under_the_name_is_not_this_golden() {
+    let mut observed = made();
+    observed.targets[0].golden.claim = Some(ClaimView { uid: "other".into(), ..claim() });
+    let decision = run(&observed);
+    assert_eq!(reason(&decision), "GoldenReplaced");
+    assert!(decision.after.iter().all(|action| !matches!(action, Action::DeleteVolume { .. } | Action::CreateVolume(_))));
+}
+
+#[test]
+fn a_lost_claim_under_a_live_volume_is_told_and_not_imported_again() {
+    let mut observed = made();
+    observed.targets[0].golden.claim = None;
+    let decision = run(&observed);
+    assert_eq!(reason(&decision), "GoldenMissing");
+    assert_eq!(decision.after, []);
+}
+
+#[test]
+fn a_golden_that_is_gone_altogether_is_made_anew_from_the_same_disk() {
+    let mut observed = made();
+    observed.targets[0].golden = GoldenView::default();
+    let decision = run(&observed);
+    assert!(decision.after.iter().any(|action| matches!(action, Action::CreateVolume(order) if order.disk == disk())), "{decision:?}");
+
+    // The spool lost it: fetched again, and only the same disk will do.
+    observed.spooled = None;
+    let decision = run(&observed);
+    assert_eq!(decision.after, [Action::Fetch { largest_target: None, frozen_disk: Some(disk()) }]);
+    observed.spooled = Some(SpooledView { disk_digest: Digest::of(b"other"), ..spooled() });
+    let decision = run(&observed);
+    assert_eq!(reason(&decision), "UpstreamChanged");
+    assert!(is_true(&decision.status.conditions, ConditionType::Stalled));
+    assert_eq!(decision.status.disk.as_ref().map(|d| d.digest.clone()), Some(disk().to_string()));
+}
+
+#[test]
+fn a_refetch_with_other_bytes_begins_an_unfinished_import_anew() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    observed.targets[0].golden.volume = Some(volume("ImportInProgress"));
+    observed.spooled = Some(SpooledView { disk_digest: Digest::of(b"other"), ..spooled() });
+    let decision = run(&observed);
+    assert!(
+        decision.after.contains(&Action::DeleteVolume { golden: "vm-default-images-a".parse().expect("name"), uid: "dv".into() }),
+        "{decision:?}"
+    );
+}
+
+#[test]
+fn while_the_disk_is_fetched_again_the_importer_is_held() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    observed.spooled = None;
+    observed.targets[0].golden.volume = Some(volume("ImportInProgress"));
+    let decision = run(&observed);
+    assert!(decision.after.iter().any(|action| matches!(action, Action::Serve { ready: false, .. })), "{decision:?}");
+    assert!(decision.after.iter().any(|action| matches!(action, Action::Fetch { .. })));
+}
+
+#[test]
+fn r9_a_failure_is_recorded_once_and_waits() {
+    let mut observed = http();
+    observed.status = run(&observed).status;
+    observed.fetch = FetchView::Failed { reason: Reason::Unavailable, message: "connection refused".into(), retry_after: None };
+    let decision = run(&observed);
+    assert_eq!(reason(&decision), "Unavailable");
+    assert_eq!(decision.after, []);
+    let fetch = decision.status.fetch.clone().expect("fetch");
+    assert!(fetch.next_attempt_time.is_some() && fetch.started_time.is_none());
+    assert!(decision.wake.is_some());
+    observed.status = decision.status;
+    let again = run(&observed);
+    assert_eq!((again.status.fetch.as_ref(), again.notes.len()), (Some(&fetch), 0));
+    // Its time has come: the next attempt.
+    let next = decide(&observed, &Settings::default(), later(3600));
+    assert_eq!(next.status.fetch.as_ref().map(|fetch| fetch.attempts), Some(2));
+    assert!(matches!(next.after[..], [Action::Fetch { .. }]));
+}
+
+#[test]
+fn r9_not_found_stalls_after_its_patience_and_heals_by_itself() {
+    let mut observed = http();
+    observed.status = run(&observed).status;
+    observed.fetch = FetchView::Failed { reason: Reason::NotFound, message: "404".into(), retry_after: None };
+    let first = run(&observed);
+    assert!(!is_true(&first.status.conditions, ConditionType::Stalled));
+    observed.status = first.status;
+    // Later failures of the same kind do not move the beginning.
+    observed.status.fetch.as_mut().expect("fetch").started_time = Some(super::decide::whole_seconds(later(600)));
+    let second = decide(&observed, &Settings::default(), later(600));
+    assert!(!is_true(&second.status.conditions, ConditionType::Stalled));
+    observed.status = second.status;
+    observed.status.fetch.as_mut().expect("fetch").started_time = Some(super::decide::whole_seconds(later(901)));
+    let third = decide(&observed, &Settings::default(), later(901));
+    assert!(is_true(&third.status.conditions, ConditionType::Stalled), "{third:?}");
+    assert_eq!(reason(&third), "NotFound");
+    assert!(third.wake.is_some(), "a slow retry goes on");
+    observed.status = third.status;
+    observed.fetch = FetchView::Idle;
+    observed.spooled = Some(spooled());
+    let healed = decide(&observed, &Settings::default(), later(2000));
+    assert!(!is_true(&healed.status.conditions, ConditionType::Stalled));
+}
+
+#[test]
+fn a_terminal_reason_stalls_at_once_and_the_retry_annotation_starts_over() {
+    let mut observed = http();
+    observed.status = run(&observed).status;
+    observed.fetch = FetchView::Failed { reason: Reason::NotADiskImage, message: "an HTML page".into(), retry_after: None };
+    let decision = run(&observed);
+    assert!(is_true(&decision.status.conditions, ConditionType::Stalled));
+    assert!(ready(&decision).2.contains("Point the entry at"), "{decision:?}");
+    observed.status = decision.status;
+    observed.fetch = FetchView::Idle;
+    assert_eq!(run(&observed).after, []);
+    observed.metadata.retry = Some("1".into());
+    let retried = run(&observed);
+    assert!(matches!(retried.after[..], [Action::Fetch { .. }]), "{retried:?}");
+}
+
+#[test]
+fn spool_full_waits_and_is_no_attempt() {
+    let mut observed = http();
+    observed.status = run(&observed).status;
+    observed.fetch = FetchView::Failed { reason: Reason::SpoolFull, message: "needs 5 GiB".into(), retry_after: None };
+    let decision = run(&observed);
+    assert_eq!(decision.status.fetch.as_ref().map(|fetch| fetch.attempts), Some(0));
+    assert_eq!(reason(&decision), "SpoolFull");
+}
+
+#[test]
+fn r12_no_default_class_waits_and_starts_by_itself() {
+    let mut observed = http();
+    observed.targets[0].class = ClassChoice::NoDefault;
+    let decision = run(&observed);
+    assert_eq!((reason(&decision).as_str(), decision.after.len()), ("NoDefaultClass", 0));
+    observed.status = decision.status;
+    observed.targets[0].class = class("replicated");
+    assert!(matches!(run(&observed).after[..], [Action::Fetch { .. }]));
+}
+
+#[test]
+fn a_size_that_cannot_hold_the_disk_is_refused_with_the_needed_one() {
+    let mut observed =
+        observed(json!({ "source": { "http": { "url": "https://e.example/a" } }, "storage": { "targets": [{ "size": "1Gi" }] } }));
+    assert!(matches!(run(&observed).after[..], [Action::Fetch { largest_target: Some(size), .. }] if size.to_string() == "1Gi"));
+    observed.spooled = Some(spooled());
+    let decision = run(&observed);
+    assert_eq!(reason(&decision), "SizeTooSmall");
+    assert!(ready(&decision).2.contains("at least 4097Mi"), "{decision:?}");
+    assert!(decision.after.is_empty());
+}
+
+#[test]
+fn r5_a_foreign_volume_of_the_name_is_never_touched() {
+    let mut observed = http();
+    observed.targets[0].golden.volume = Some(DataVolumeView { ours: false, source: "http https://other".into(), ..volume("Succeeded") });
+    observed.targets[0].golden.claim = Some(claim());
+    observed.spooled = Some(spooled());
+    let decision = run(&observed);
+    assert_eq!(reason(&decision), "NameConflict");
+    assert_eq!(find_condition(&decision.status.conditions, ConditionType::Accepted).map(|c| c.status.as_str()), Some("False"));
+    assert_eq!(decision.after, []);
+}
+
+#[test]
+fn r10_trouble_is_told_at_once_and_given_up_at_the_deadline() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    let mut stuck = volume("ImportInProgress");
+    stuck.running = CdiCondition { status: Some(false), reason: "Error".into(), message: "boom".into() };
+    stuck.restarts = 3;
+    observed.targets[0].golden.volume = Some(stuck);
+    observed.targets[0].golden.importer.connected = true;
+    let told = run(&observed);
+    assert_eq!(reason(&told), "ImportFailed");
+    assert!(ready(&told).2.contains("boom"));
+    assert!(!told.after.iter().any(|action| matches!(action, Action::DeleteVolume { .. })));
+    observed.status = told.status;
+    let late = decide(&observed, &Settings::default(), later(16 * 60));
+    assert!(late.after.iter().any(|action| matches!(action, Action::DeleteVolume { uid, .. } if uid == "dv")), "{late:?}");
+    let target = &late.status.targets[0];
+    assert!(target.next_attempt_time.is_some() && target.started_time.is_none() && target.attempts == 1);
+    assert!(target.last_failure.as_ref().is_some_and(|failure| failure.message.contains("boom")));
+}
+
+#[test]
+fn progress_is_written_in_steps_of_ten() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    let mut statuses = Vec::new();
+    for percent in 0..=100 {
+        observed.targets[0].golden.volume = Some(DataVolumeView { percent: Some(percent), ..volume("ImportInProgress") });
+        let decision = run(&observed);
+        if decision.status != observed.status {
+            statuses.push(decision.status.targets[0].progress_percent);
+        }
+        observed.status = decision.status;
+    }
+    assert!(statuses.len() <= 11, "{statuses:?}");
+    assert_eq!(statuses.last(), Some(&Some(100)));
+}
+
+#[test]
+fn ready_is_every_target_and_available_is_one() {
+    let mut observed = observed(json!({
+        "source": { "http": { "url": "https://e.example/a" } },
+        "storage": { "targets": [{ "storageClassName": "replicated" }, { "storageClassName": "local" }] },
+    }));
+    observed.targets[1].class = class("local");
+    observed.spooled = Some(spooled());
+    let decision = run(&observed);
+    let names: Vec<_> = decision.status.targets.iter().filter_map(|target| target.golden.clone()).collect();
+    assert_eq!(names, ["vm-default-images-a", "vm-default-images-a-local"]);
+    observed.status = decision.status;
+    observed.targets[1].golden.volume = Some(volume("Succeeded"));
+    observed.targets[1].golden.claim = Some(claim());
+    let decision = run(&observed);
+    assert!(is_true(&decision.status.conditions, ConditionType::Available));
+    assert_eq!(ready(&decision).0, "False");
+}
+
+#[test]
+fn a_schematic_document_is_resolved_first() {
+    let mut observed = observed(json!({ "source": { "talosFactory": { "schematic": { "customization": {} }, "version": "v1.13.6" } } }));
+    let decision = run(&observed);
+    assert_eq!(decision.after, [Action::ResolveSchematic]);
+    observed.status = decision.status;
+    observed.fetch = FetchView::Schematic("376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba".parse().expect("id"));
+    let decision = run(&observed);
+    assert!(matches!(decision.after[..], [Action::Fetch { .. }]), "{decision:?}");
+    assert!(decision.status.schematic_id.is_some() && decision.status.identity.is_some());
+    assert_eq!(decision.status.fetch.as_ref().map(|fetch| fetch.attempts), Some(1));
+}
+
+#[test]
+fn suspended_nothing_new_begins_and_what_is_there_stays() {
+    let mut observed = observed(json!({ "source": { "http": { "url": "https://e.example/a" } }, "suspend": true }));
+    let decision = run(&observed);
+    assert_eq!(decision.after, []);
+    assert_eq!(ready(&decision).0, "False");
+    observed.spooled = Some(spooled());
+    assert_eq!(run(&observed).after, []);
+    assert_eq!(reason(&run(&observed)), "Suspended");
+}
+
+#[test]
+fn a_cleared_status_is_written_again_from_what_is_there() {
+    let mut observed = made();
+    let before = run(&observed).status;
+    observed.status = GoldenImageStatus::default();
+    observed.spooled = None;
+    let decision = run(&observed);
+    assert_eq!(ready(&decision).0, "True");
+    assert_eq!(decision.status.targets[0].claim_uid, before.targets[0].claim_uid);
+    assert!(!decision.after.iter().any(|action| matches!(action, Action::Fetch { .. } | Action::CreateVolume(_))), "{decision:?}");
+}

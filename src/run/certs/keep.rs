@@ -1,0 +1,145 @@
+//! Keeping a TLS Secret and what is served in step: the leader writes it, everybody reads it.
+
+use super::{Action, Error, Observed, Profile, Resolver, Served, decide, issue};
+use crate::run::{client, lease::Leadership};
+use k8s_openapi::{api::core::v1::Secret, jiff::Timestamp};
+use kube::{Api, api::PostParams};
+use std::{sync::Arc, time::Duration};
+use tokio_util::sync::CancellationToken;
+
+/// Brings the Secret `name` to where it needs nothing, and gives what to serve.
+///
+/// Writes only over what was read (resourceVersion) and only what is not there (create), so that of two who try at once one
+/// reads what the other wrote.
+///
+/// # Errors
+/// Those of [`Served::load`], [`Error::Issue`], [`Error::Api`].
+pub async fn keep(api: &Api<Secret>, name: &str, profile: &Profile, now: Timestamp, hold: bool) -> Result<(Served, Vec<Action>), Error> {
+    let mut done = Vec::new();
+    // A change of the CA takes at most three steps; more rounds only after conflicts.
+    for _ in 0..8 {
+        let secret = api.get_opt(name).await.map_err(|error| Error::api(name, error))?;
+        let observed = secret.as_ref().map(Observed::of);
+        let action = decide(observed.as_ref(), profile, now, hold);
+        if let (Action::Keep | Action::Use, Some(secret)) = (&action, &secret) {
+            return Ok((Served::load(name, secret)?, done));
+        }
+        let exists = secret.is_some();
+        let wanted = issue::apply(&action, name, secret, observed.as_ref(), profile, now)?;
+        let written = match exists {
+            true => api.replace(name, &PostParams::default(), &wanted).await,
+            false => api.create(&PostParams::default(), &wanted).await,
+        };
+        match written {
+            Ok(_) => done.push(action),
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => return Err(Error::api(name, error)),
+        }
+    }
+    Err(Error::Issue(format!("Secret {name} is written by somebody else again and again")))
+}
+
+/// Keeps what a [`Resolver`] serves in step with a Secret.
+#[derive(Debug)]
+pub struct Keeper {
+    /// The namespace of the Secret.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What certificate is wanted.
+    pub profile: Profile,
+    /// What is served.
+    pub resolver: Arc<Resolver>,
+    /// How often to look; a minute is soon enough for certificates that are renewed weeks ahead.
+    pub interval: Duration,
+}
+
+impl Keeper {
+    /// Looks at the Secret until `stop`. Who leads issues and renews it; who does not, or has no [`Leadership`] (the
+    /// admission role), only reads it. `hold` is asked before a change of the CA, see [`decide`].
+    ///
+    /// What cannot be read or is broken leaves the last good certificate in place.
+    ///
+    /// # Errors
+    /// When `config` makes no client.
+    pub async fn run(
+        self,
+        config: &kube::Config,
+        leadership: Option<Leadership>,
+        hold: impl Fn() -> bool,
+        stop: CancellationToken,
+    ) -> kube::Result<()> {
+        let reader: Api<Secret> = Api::namespaced(client::reader(config)?, &self.namespace);
+        let mut claims = leadership.as_ref().map(Leadership::watch);
+        let mut trouble = None;
+        while !stop.is_cancelled() {
+            let claim = leadership.as_ref().and_then(Leadership::claim);
+            let look = async {
+                match &claim {
+                    Some(claim) => {
+                        let writer = client::writer(config, claim).map_err(|error| Error::api(&self.name, error))?;
+                        let api = Api::namespaced(writer, &self.namespace);
+                        keep(&api, &self.name, &self.profile, Timestamp::now(), hold()).await
+                    }
+                    None => match reader.get_opt(&self.name).await.map_err(|error| Error::api(&self.name, error))? {
+                        Some(secret) => Served::load(&self.name, &secret).map(|served| (served, vec![])),
+                        None => Err(Error::Missing { name: self.name.clone() }),
+                    },
+                }
+            };
+            let outcome = tokio::select! {
+                () = stop.cancelled() => break,
+                outcome = tokio::time::timeout(Duration::from_secs(30), look) => outcome,
+            };
+            let outcome = outcome.unwrap_or_else(|_| Err(Error::Issue("the API server did not answer within 30 s".to_owned())));
+            let missing = self.settle(outcome, &mut trouble);
+            // While there is nothing to serve, every second counts for those who wait at the door.
+            let pause = if missing { self.interval.min(Duration::from_secs(1)) } else { self.interval };
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = tokio::time::sleep(pause) => {}
+                () = changed(&mut claims) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Installs what was found and tells what went wrong, once; says whether there is nothing to serve.
+    fn settle(&self, outcome: Result<(Served, Vec<Action>), Error>, trouble: &mut Option<String>) -> bool {
+        let now = Timestamp::now();
+        let text = match outcome {
+            Ok((served, actions)) => {
+                for action in actions {
+                    tracing::info!(secret = self.name, ?action, "wrote the certificate's Secret");
+                }
+                let refused = served.trouble(&self.profile.names, now).map(|trouble| format!("Secret {}: {trouble}", self.name));
+                let not_after = served.not_after();
+                if self.resolver.install(served) {
+                    tracing::info!(secret = self.name, %not_after, "serves another certificate from the next connection on");
+                }
+                refused
+            }
+            Err(Error::Api { source, .. }) if client::is_lost(&source) => return self.resolver.served().is_none(),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(text) = &text
+            && *trouble != Some(text.clone())
+        {
+            tracing::warn!("{text}");
+        }
+        *trouble = text;
+        self.resolver.served().is_none()
+    }
+}
+
+/// Completes when who leads has changed; never where that is not known.
+async fn changed(claims: &mut Option<tokio::sync::watch::Receiver<Option<crate::run::lease::Claim>>>) {
+    if let Some(receiver) = claims {
+        if receiver.changed().await.is_ok() {
+            return;
+        }
+        // The elector is gone: the process is ending.
+        *claims = None;
+    }
+    std::future::pending().await
+}

@@ -1,0 +1,123 @@
+//! Clients of the API server, each with the limits its use needs.
+//!
+//! kube's own default retries 429, 503 and 504 for up to 15 times with growing delays, and waits for an answer without end.
+//! Here every caller has its own deadline and its own idea of when to try again, so no client retries by itself.
+
+use super::lease::{Claim, Lost};
+use http::{Method, Request, Response};
+use http_body::{Frame, SizeHint};
+use hyper_util::{client::legacy, rt::TokioExecutor};
+use kube::{
+    Client, Config,
+    client::{Body, ConfigExt},
+};
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tower::{BoxError, Layer, ServiceExt};
+
+/// The longest a write may take until its answer begins. The API server itself gives up after 60 s; a claim ends sooner than
+/// that, and the write with it.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A client that does not retry: for watches, live reads and the Lease. Every request through it needs a deadline of its own.
+///
+/// # Errors
+/// When the configuration cannot be used (a CA, key or header that does not parse).
+pub fn reader(config: &Config) -> kube::Result<Client> {
+    let mut config = config.clone();
+    config.default_retry = false;
+    Client::try_from(config)
+}
+
+/// A client that writes only while `claim` holds, so that no path can forget to check.
+///
+/// Reads pass. Every other request is refused with [`Lost`] when the claim is over, and checked once more when its body is handed to the
+/// connection: DNS, connecting, TLS and fetching a token can take long, and the process may be paused in between. A
+/// request whose answer is outstanding when the claim ends is dropped and its connection closed. The client belongs to one
+/// term: leading again means a new claim and a new client, and work begun under the old one cannot write.
+///
+/// # Errors
+/// As for [`reader`].
+pub fn writer(config: &Config, claim: &Claim) -> kube::Result<Client> {
+    let connector = config.rustls_https_connector()?;
+    let http: legacy::Client<_, Guarded> = legacy::Client::builder(TokioExecutor::new()).build(connector);
+    let claim = claim.clone();
+    let wire = tower::service_fn(move |request: Request<Body>| send(http.clone(), claim.clone(), request));
+    let stack = config.extra_headers_layer()?.layer(wire);
+    let stack = match config.auth_layer()? {
+        Some(auth) => auth.layer(stack).map_err(BoxError::from).boxed(),
+        None => stack.boxed(),
+    };
+    Ok(Client::new(config.base_uri_layer().layer(stack), config.default_namespace.clone()))
+}
+
+/// Whether an API error is the refusal of a write whose claim is over. It is no failure: whoever leads now does the work.
+pub fn is_lost(error: &kube::Error) -> bool {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        if error.is::<Lost>() {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+/// Sends one request, a write only under the claim.
+async fn send<C>(http: legacy::Client<C, Guarded>, claim: Claim, request: Request<Body>) -> Result<Response<axum::body::Body>, BoxError>
+where
+    C: legacy::connect::Connect + Clone + Send + Sync + 'static,
+{
+    if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
+        let request = request.map(|body| Guarded { body, claim: None });
+        return Ok(http.request(request).await?.map(axum::body::Body::new));
+    }
+    let _write = claim.begin()?;
+    let request = request.map(|body| Guarded { body, claim: Some(claim.clone()) });
+    let answer = tokio::time::timeout(WRITE_TIMEOUT, http.request(request));
+    tokio::select! {
+        biased;
+        () = claim.lost() => Err(Lost { epoch: claim.epoch() }.into()),
+        answer = answer => Ok(answer.map_err(|_| WriteTimedOut)??.map(axum::body::Body::new)),
+    }
+}
+
+/// The API server took too long; whether it wrote is unknown, so what was written must be read before it is written again.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server did not answer a write within {WRITE_TIMEOUT:?}; it is not known whether it was carried out")]
+struct WriteTimedOut;
+
+/// A request's body that asks the claim when the connection wants it, which is right before the bytes leave.
+struct Guarded {
+    body: Body,
+    claim: Option<Claim>,
+}
+
+impl http_body::Body for Guarded {
+    type Data = bytes::Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, BoxError>>> {
+        if let Some(claim) = &self.claim
+            && let Err(lost) = claim.check()
+        {
+            return Poll::Ready(Some(Err(lost.into())));
+        }
+        Pin::new(&mut self.body).poll_frame(context).map_err(BoxError::from)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

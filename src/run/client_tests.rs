@@ -1,0 +1,130 @@
+use super::*;
+use crate::run::lease::Timing;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, api::PostParams};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+use tokio::sync::Notify;
+
+/// Answers every request like an API server that has one ConfigMap, and counts the writes that arrive whole.
+#[derive(Default)]
+struct Server {
+    writes: AtomicUsize,
+    /// Writes are answered only when told to; what it tells about is `begun`.
+    held: bool,
+    begun: Notify,
+    cut: Notify,
+}
+
+impl Server {
+    async fn start(self) -> (Arc<Self>, Config) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let server = Arc::new(self);
+        let state = server.clone();
+        let app = axum::Router::new().fallback(move |request: axum::extract::Request| answer(state.clone(), request));
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        (server, Config::new(url))
+    }
+
+    fn writes(&self) -> usize {
+        self.writes.load(Ordering::SeqCst)
+    }
+}
+
+/// Tells when the request it belongs to is given up.
+struct Cut(Arc<Server>);
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        self.0.cut.notify_one();
+    }
+}
+
+async fn answer(server: Arc<Server>, request: axum::extract::Request) -> axum::Json<serde_json::Value> {
+    if request.method() != Method::GET && axum::body::to_bytes(request.into_body(), 1 << 20).await.is_ok() {
+        server.writes.fetch_add(1, Ordering::SeqCst);
+        if server.held {
+            let _cut = Cut(server.clone());
+            server.begun.notify_one();
+            std::future::pending::<()>().await;
+        }
+    }
+    axum::Json(serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "n"}}))
+}
+
+fn object() -> ConfigMap {
+    serde_json::from_value(serde_json::json!({"metadata": {"name": "c"}})).unwrap()
+}
+
+fn api(config: &Config, claim: &Claim) -> Api<ConfigMap> {
+    Api::namespaced(writer(config, claim).unwrap(), "n")
+}
+
+#[tokio::test]
+async fn every_kind_of_write_is_refused_once_the_claim_is_over_and_reads_are_not() {
+    use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+    let (server, config) = Server::default().start().await;
+    let claim = Claim::unshared(Timing::default());
+    let api = api(&config, &claim);
+    api.create(&PostParams::default(), &object()).await.unwrap();
+    assert_eq!(server.writes(), 1);
+
+    claim.end();
+    let merge = Patch::Merge(serde_json::json!({}));
+    let refused = [
+        api.create(&PostParams::default(), &object()).await.map(drop),
+        api.replace("c", &PostParams::default(), &object()).await.map(drop),
+        api.patch("c", &PatchParams::apply("t"), &Patch::Apply(object())).await.map(drop),
+        api.patch("c", &PatchParams::default(), &merge).await.map(drop),
+        api.patch_status("c", &PatchParams::default(), &merge).await.map(drop),
+        api.delete("c", &DeleteParams::default()).await.map(drop),
+        api.delete_collection(&DeleteParams::default(), &ListParams::default()).await.map(drop),
+    ];
+    for outcome in refused {
+        assert!(outcome.as_ref().is_err_and(is_lost), "{outcome:?}");
+    }
+    api.get("c").await.unwrap();
+    assert_eq!(server.writes(), 1);
+}
+
+#[tokio::test]
+async fn a_claim_that_ends_while_connecting_stops_the_request_at_the_wire() {
+    let (server, config) = Server::default().start().await;
+    let claim = Claim::unshared(Timing::default());
+    claim.end();
+    let http: legacy::Client<_, Guarded> = legacy::Client::builder(TokioExecutor::new()).build(config.rustls_https_connector().unwrap());
+    let request = |claim| {
+        let body = Guarded { body: Body::from(b"{}".to_vec()), claim };
+        Request::post(config.cluster_url.clone()).body(body).unwrap()
+    };
+    let error = http.request(request(Some(claim))).await.unwrap_err();
+    assert!(is_lost(&kube::Error::Service(error.into())));
+    // The server is well and would have taken it.
+    http.request(request(None)).await.unwrap();
+    assert_eq!(server.writes(), 1);
+}
+
+#[tokio::test]
+async fn an_outstanding_write_is_dropped_when_the_claim_ends() {
+    let (server, config) = Server { held: true, ..Server::default() }.start().await;
+    let claim = Claim::unshared(Timing::default());
+    let api = api(&config, &claim);
+    let write = tokio::spawn(async move { api.create(&PostParams::default(), &object()).await });
+    server.begun.notified().await;
+    claim.end();
+    let outcome = write.await.unwrap();
+    assert!(outcome.as_ref().is_err_and(is_lost), "{outcome:?}");
+    server.cut.notified().await;
+    claim.drained().await;
+}
+
+#[tokio::test]
+async fn other_failures_are_not_taken_for_a_lost_claim() {
+    let claim = Claim::unshared(Timing::default());
+    // Nothing listens on port 1.
+    let error = api(&Config::new("http://127.0.0.1:1".parse().unwrap()), &claim).get("c").await.unwrap_err();
+    assert!(!is_lost(&error), "{error:?}");
+}

@@ -1,0 +1,394 @@
+//! What the daemon counts. The names, their labels and their help texts are all here; the rooms call typed methods.
+//!
+//! Cardinality is bounded by the catalog: labels are names of golden images and of StorageClasses they have targets for, and
+//! words from closed lists. No URL, digest, tenant or free text is ever a label. Series of a deleted image, of a removed target and
+//! of a former reason go away.
+
+mod format;
+mod process;
+mod series;
+
+pub use format::{Format, OPENMETRICS, TEXT};
+
+use crate::rules::Reason;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Registry, Unit},
+};
+use series::PerImage;
+use std::{
+    fmt,
+    sync::{Mutex, PoisonError, atomic::AtomicU64},
+    time::Duration,
+};
+
+/// The prefix of every metric but the process's own.
+pub const PREFIX: &str = "golden_image";
+
+type Float = Gauge<f64, AtomicU64>;
+type Hook = Box<dyn Fn(&Metrics) + Send + Sync>;
+
+macro_rules! labels {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* })*) => {
+        $($(#[$doc])* #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)] struct $name { $($field: $type),* })*
+    };
+}
+
+labels! {
+    OfImage { image: String }
+    OfReason { image: String, reason: &'static str }
+    /// `storage_class` is empty for what concerns the image as a whole.
+    OfTarget { image: String, storage_class: String }
+    OfCondition { image: String, storage_class: String, r#type: String, status: &'static str, reason: &'static str }
+    OfSource { source: &'static str }
+    OfClass { storage_class: String }
+    OfKind { kind: &'static str }
+    OfOutcome { controller: &'static str, outcome: &'static str }
+    OfController { controller: &'static str }
+    OfQueue { queue: &'static str }
+    OfCertificate { certificate: String }
+    OfCause { cause: &'static str }
+    OfVersion { version: &'static str }
+}
+
+/// How one reconcile ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Something was written.
+    Changed,
+    /// There was nothing to do.
+    Unchanged,
+    /// It failed and is tried again.
+    Error,
+}
+
+impl Outcome {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Changed => "changed",
+            Self::Unchanged => "unchanged",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// What a watch is like at the moment of a scrape.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WatchSample {
+    /// Time since it last heard from the API server; `None` where the kind is not installed.
+    pub age: Option<Duration>,
+    /// Whether what it knows is complete.
+    pub synced: bool,
+    /// Objects that cannot be decoded.
+    pub unreadable: u64,
+    /// Times it broke and was begun again, since the start.
+    pub failures: u64,
+}
+
+/// All metrics of the process.
+pub struct Metrics {
+    registry: Registry,
+    hooks: Mutex<Vec<Hook>>,
+
+    conditions: PerImage<OfCondition, Gauge>,
+    progress: PerImage<OfTarget, Float>,
+    attempts: PerImage<OfTarget, Gauge>,
+    failures: PerImage<OfReason, Counter>,
+    fetched: PerImage<OfImage, Counter>,
+    fetch_seconds: Family<OfSource, Histogram>,
+    intake_seconds: Family<OfSource, Histogram>,
+    import_seconds: Family<OfClass, Histogram>,
+
+    reconciles: Family<OfOutcome, Counter>,
+    reconcile_seconds: Family<OfController, Histogram>,
+    queue_depth: Family<OfQueue, Gauge>,
+    in_backoff: Family<OfController, Gauge>,
+
+    leader: Gauge,
+    leader_terms: Counter,
+    watch_age: Family<OfKind, Float>,
+    watch_synced: Family<OfKind, Gauge>,
+    watch_unreadable: Family<OfKind, Gauge>,
+    watch_failures: Family<OfKind, Counter>,
+    certificate_seconds: Family<OfCertificate, Float>,
+    events_lost: Family<OfCause, Counter>,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// From a second to an hour: what fetching, checking and importing disks takes.
+fn long() -> Histogram {
+    Histogram::new([1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0])
+}
+
+/// From a millisecond to half a minute: what a reconcile takes.
+fn short() -> Histogram {
+    Histogram::new([0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0])
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// All metrics at zero. `version` of the build is told as `golden_image_build_info`.
+    pub fn new() -> Self {
+        let mut root = Registry::default();
+        root.register_collector(Box::new(process::Process::new()));
+        let registry = root.sub_registry_with_prefix(PREFIX);
+        macro_rules! register {
+            ($name:literal, $help:literal, $family:expr) => {{
+                let family = $family;
+                registry.register($name, $help, family.clone());
+                family
+            }};
+            ($name:literal, $unit:ident, $help:literal, $family:expr) => {{
+                let family = $family;
+                registry.register_with_unit($name, $help, Unit::$unit, family.clone());
+                family
+            }};
+        }
+        macro_rules! per_image {
+            ($($argument:tt)*) => { PerImage::new(register!($($argument)*, Family::default())) };
+        }
+        let build = register!("build_info", "The version that runs", Family::<OfVersion, Gauge>::default());
+        build.get_or_create(&OfVersion { version: env!("CARGO_PKG_VERSION") }).set(1);
+        Self {
+            conditions: per_image!(
+                "condition",
+                "1 for the present status and reason of each condition of an image (storage_class empty) and of its targets"
+            ),
+            progress: per_image!(
+                "progress_ratio",
+                "Progress of the present fetch (storage_class empty) or import, 0 to 1"
+            ),
+            attempts: per_image!("attempts", "Attempts made at the present fetch (storage_class empty) or import"),
+            failures: per_image!("failures", "Failed attempts by reason"),
+            fetched: per_image!("fetched", Bytes, "Bytes downloaded from upstream"),
+            fetch_seconds: register!(
+                "fetch_duration",
+                Seconds,
+                "Time of a successful download, by kind of source",
+                Family::new_with_constructor(long as fn() -> Histogram)
+            ),
+            intake_seconds: register!(
+                "intake_duration",
+                Seconds,
+                "Time from the first byte of an artifact to its verified disk in the spool, by kind of source",
+                Family::new_with_constructor(long as fn() -> Histogram)
+            ),
+            import_seconds: register!(
+                "import_duration",
+                Seconds,
+                "Time from the DataVolume of a golden to its end of import, by StorageClass",
+                Family::new_with_constructor(long as fn() -> Histogram)
+            ),
+            reconciles: register!("reconciles", "Reconciles by how they ended", Family::default()),
+            reconcile_seconds: register!(
+                "reconcile_duration",
+                Seconds,
+                "Time of a reconcile",
+                Family::new_with_constructor(short as fn() -> Histogram)
+            ),
+            queue_depth: register!("queue_depth", "What waits for its turn, by queue", Family::default()),
+            in_backoff: register!("objects_in_backoff", "Objects that failed and wait for their next attempt", Family::default()),
+            leader: register!("leader", "1 while this process leads", Gauge::default()),
+            leader_terms: register!("leader_terms", "Times this process began to lead", Counter::default()),
+            watch_age: register!(
+                "watch_age",
+                Seconds,
+                "Time since a watch last heard from the API server; the liveness probe fails above its limit",
+                Family::default()
+            ),
+            watch_synced: register!("watch_synced", "1 while what a watch knows is complete", Family::default()),
+            watch_unreadable: register!("watch_unreadable_objects", "Objects of a kind that cannot be decoded", Family::default()),
+            watch_failures: register!("watch_failures", "Times a watch broke and was begun again", Family::default()),
+            certificate_seconds: register!(
+                "certificate_remaining",
+                Seconds,
+                "Time until a certificate of the daemon ends",
+                Family::default()
+            ),
+            events_lost: register!("events_lost", "Events that could not be published", Family::default()),
+            registry: root,
+            hooks: Mutex::default(),
+        }
+    }
+
+    /// Called before each scrape, to set gauges that are reckoned rather than counted (ages, depths, remaining times).
+    pub fn on_scrape(&self, hook: impl Fn(&Self) + Send + Sync + 'static) {
+        self.hooks.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(hook));
+    }
+
+    /// The text of a scrape.
+    ///
+    /// # Errors
+    /// When formatting fails, which writing to a string does not.
+    pub fn scrape(&self, format: Format) -> Result<String, fmt::Error> {
+        for hook in self.hooks.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            hook(self);
+        }
+        format.encode(&self.registry)
+    }
+
+    /// A condition as it now is; the same type's former status and reason go away. `storage_class` is `None` for the image's own.
+    pub fn condition(&self, image: &str, storage_class: Option<&str>, r#type: &str, status: Status, reason: Reason) {
+        let label = OfCondition {
+            image: image.to_owned(),
+            storage_class: storage_class.unwrap_or_default().to_owned(),
+            r#type: r#type.to_owned(),
+            status: status.as_str(),
+            reason: reason.as_str(),
+        };
+        self.conditions.retain(image, |other| {
+            (&other.storage_class, &other.r#type) != (&label.storage_class, &label.r#type) || *other == label
+        });
+        self.conditions.get(image, label).set(1);
+    }
+
+    /// Progress of a fetch (`storage_class` is `None`) or import, from 0 to 1.
+    pub fn progress(&self, image: &str, storage_class: Option<&str>, ratio: f64) {
+        self.progress.get(image, target(image, storage_class)).set(ratio.clamp(0.0, 1.0));
+    }
+
+    /// Attempts made so far at a fetch (`storage_class` is `None`) or import.
+    pub fn attempts(&self, image: &str, storage_class: Option<&str>, attempts: u32) {
+        self.attempts.get(image, target(image, storage_class)).set(i64::from(attempts));
+    }
+
+    /// A failed attempt.
+    pub fn failed(&self, image: &str, reason: Reason) {
+        self.failures.get(image, OfReason { image: image.to_owned(), reason: reason.as_str() }).inc();
+    }
+
+    /// Bytes that came from upstream.
+    pub fn fetched(&self, image: &str, bytes: u64) {
+        self.fetched.get(image, OfImage { image: image.to_owned() }).inc_by(bytes);
+    }
+
+    /// A finished download; `source` is the kind of source (`talosFactory`, `containerDisk`, `http`).
+    pub fn fetch_took(&self, source: &'static str, time: Duration) {
+        self.fetch_seconds.get_or_create(&OfSource { source }).observe(time.as_secs_f64());
+    }
+
+    /// A finished intake.
+    pub fn intake_took(&self, source: &'static str, time: Duration) {
+        self.intake_seconds.get_or_create(&OfSource { source }).observe(time.as_secs_f64());
+    }
+
+    /// A finished import.
+    pub fn import_took(&self, storage_class: &str, time: Duration) {
+        self.import_seconds.get_or_create(&OfClass { storage_class: storage_class.to_owned() }).observe(time.as_secs_f64());
+    }
+
+    /// A finished reconcile.
+    pub fn reconciled(&self, controller: &'static str, outcome: Outcome, time: Duration) {
+        self.reconciles.get_or_create(&OfOutcome { controller, outcome: outcome.as_str() }).inc();
+        self.reconcile_seconds.get_or_create(&OfController { controller }).observe(time.as_secs_f64());
+    }
+
+    /// How much waits in a queue.
+    pub fn queue_depth(&self, queue: &'static str, depth: usize) {
+        self.queue_depth.get_or_create(&OfQueue { queue }).set(whole(depth));
+    }
+
+    /// How many objects wait for their next attempt.
+    pub fn in_backoff(&self, controller: &'static str, objects: usize) {
+        self.in_backoff.get_or_create(&OfController { controller }).set(whole(objects));
+    }
+
+    /// Whether this process leads.
+    pub fn leads(&self, leads: bool) {
+        if self.leader.set(i64::from(leads)) == 0 && leads {
+            self.leader_terms.inc();
+        }
+    }
+
+    /// What a watch is like; call it from [`Self::on_scrape`].
+    pub fn watch(&self, kind: &'static str, sample: WatchSample) {
+        let label = OfKind { kind };
+        match sample.age {
+            Some(age) => drop(self.watch_age.get_or_create(&label).set(age.as_secs_f64())),
+            None => drop(self.watch_age.remove(&label)),
+        }
+        self.watch_synced.get_or_create(&label).set(i64::from(sample.synced));
+        self.watch_unreadable.get_or_create(&label).set(whole(sample.unreadable as usize));
+        let counter = self.watch_failures.get_or_create_owned(&label);
+        counter.inc_by(sample.failures.saturating_sub(counter.get()));
+    }
+
+    /// The time a certificate is still good for, in seconds; call it from [`Self::on_scrape`].
+    pub fn certificate(&self, name: &str, seconds: Option<f64>) {
+        let label = OfCertificate { certificate: name.to_owned() };
+        match seconds {
+            Some(seconds) => drop(self.certificate_seconds.get_or_create(&label).set(seconds)),
+            None => drop(self.certificate_seconds.remove(&label)),
+        }
+    }
+
+    /// An event that was not published, and why.
+    pub fn event_lost(&self, cause: &'static str) {
+        self.events_lost.get_or_create(&OfCause { cause }).inc();
+    }
+
+    /// Forgets everything about an image that is gone.
+    pub fn forget_image(&self, image: &str) {
+        self.conditions.forget(image);
+        self.progress.forget(image);
+        self.attempts.forget(image);
+        self.failures.forget(image);
+        self.fetched.forget(image);
+    }
+
+    /// Forgets a target that is gone, or what it was once tried for: progress and attempts too.
+    pub fn forget_target(&self, image: &str, storage_class: &str) {
+        self.conditions.retain(image, |label| label.storage_class != storage_class);
+        self.progress.retain(image, |label| label.storage_class != storage_class);
+        self.attempts.retain(image, |label| label.storage_class != storage_class);
+    }
+
+    /// Forgets the progress of a fetch or import that has ended.
+    pub fn forget_progress(&self, image: &str, storage_class: Option<&str>) {
+        self.progress.retain(image, |label| label.storage_class != storage_class.unwrap_or_default());
+    }
+}
+
+/// The status of a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// `True`
+    True,
+    /// `False`
+    False,
+    /// `Unknown`
+    Unknown,
+}
+
+impl Status {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+fn target(image: &str, storage_class: Option<&str>) -> OfTarget {
+    OfTarget { image: image.to_owned(), storage_class: storage_class.unwrap_or_default().to_owned() }
+}
+
+fn whole(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,142 @@
+use super::*;
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+};
+
+fn filled() -> Metrics {
+    let metrics = Metrics::new();
+    for (image, class) in [("talos-v1.13.6-b5a1de36eb14", "replicated"), ("ubuntu-24.04", "local")] {
+        metrics.condition(image, None, "Ready", Status::False, Reason::Importing);
+        metrics.condition(image, Some(class), "Ready", Status::Unknown, Reason::Queued);
+        metrics.progress(image, Some(class), 0.3);
+        metrics.attempts(image, None, 2);
+        metrics.failed(image, Reason::Unavailable);
+        metrics.fetched(image, 1 << 40);
+        metrics.import_took(class, Duration::from_secs(12));
+    }
+    metrics.fetch_took("talosFactory", Duration::from_secs(90));
+    metrics.intake_took("http", Duration::from_millis(1500));
+    metrics.reconciled("image", Outcome::Unchanged, Duration::from_millis(3));
+    metrics.queue_depth("fetch", 4);
+    metrics.in_backoff("image", 1);
+    metrics.leads(true);
+    metrics.watch("DataVolume", WatchSample { age: Some(Duration::from_secs(7)), synced: true, unreadable: 1, failures: 3 });
+    metrics.certificate("spool", Some(86_400.0));
+    metrics.event_lost("queue_full");
+    metrics
+}
+
+fn lines<'a>(text: &'a str, containing: &str) -> Vec<&'a str> {
+    text.lines().filter(|line| !line.starts_with('#') && line.contains(containing)).collect()
+}
+
+#[test]
+fn promtool_finds_nothing_to_say() {
+    let text = filled().scrape(Format::Text).unwrap();
+    let child = Command::new("promtool").args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let Ok(mut child) = child else {
+        eprintln!("skipped: promtool is not installed");
+        return;
+    };
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.is_empty(), "{said}\n{text}");
+}
+
+#[test]
+fn both_formats_say_the_same_and_only_openmetrics_has_its_end_mark() {
+    let metrics = filled();
+    let (text, open) = (metrics.scrape(Format::Text).unwrap(), metrics.scrape(Format::OpenMetrics).unwrap());
+    assert!(open.ends_with("# EOF\n") && !text.contains("# EOF"));
+    let values = |text: &str| {
+        let mut lines: Vec<String> = lines(text, "golden_image_").into_iter().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(values(&text), values(&open));
+    assert_eq!(lines(&text, "golden_image_fetched_bytes_total{image=\"ubuntu-24.04\"}"), ["golden_image_fetched_bytes_total{image=\"ubuntu-24.04\"} 1099511627776"]);
+    assert_eq!(lines(&text, "golden_image_watch_age_seconds"), ["golden_image_watch_age_seconds{kind=\"DataVolume\"} 7.0"]);
+    assert!(text.contains("# TYPE process_cpu_seconds_total counter") && text.contains("# TYPE golden_image_import_duration_seconds histogram"));
+}
+
+#[test]
+fn every_metric_has_our_prefix_and_a_help_text() {
+    let text = filled().scrape(Format::Text).unwrap();
+    let help: Vec<&str> = text.lines().filter(|line| line.starts_with("# HELP ")).collect();
+    assert_eq!(help.len(), text.lines().filter(|line| line.starts_with("# TYPE ")).count());
+    for line in help {
+        let name = line.split(' ').nth(2).unwrap();
+        assert!(name.starts_with("golden_image_") || name.starts_with("process_"), "{line}");
+        assert!(line.len() > name.len() + 20, "{line}");
+    }
+}
+
+#[test]
+fn a_former_reason_goes_away_and_other_conditions_stay() {
+    let metrics = filled();
+    metrics.condition("ubuntu-24.04", Some("local"), "Ready", Status::True, Reason::Ready);
+    metrics.condition("ubuntu-24.04", Some("local"), "Verified", Status::True, Reason::DigestMatches);
+    let text = metrics.scrape(Format::Text).unwrap();
+    let of_target = lines(&text, "golden_image_condition{image=\"ubuntu-24.04\",storage_class=\"local\"");
+    assert_eq!(of_target.len(), 2, "{of_target:#?}");
+    assert!(of_target.iter().any(|line| line.contains("status=\"True\",reason=\"Ready\"} 1")), "{of_target:#?}");
+    assert_eq!(lines(&text, "golden_image_condition{image=\"ubuntu-24.04\",storage_class=\"\"").len(), 1);
+}
+
+#[test]
+fn nothing_is_left_of_a_deleted_image_or_target() {
+    let metrics = filled();
+    metrics.forget_target("ubuntu-24.04", "local");
+    let text = metrics.scrape(Format::Text).unwrap();
+    assert_eq!(lines(&text, "ubuntu-24.04\",storage_class=\"local\""), [""; 0]);
+    assert_ne!(lines(&text, "ubuntu-24.04"), [""; 0]);
+    metrics.forget_image("ubuntu-24.04");
+    let text = metrics.scrape(Format::Text).unwrap();
+    assert_eq!(lines(&text, "ubuntu-24.04"), [""; 0]);
+    assert_ne!(lines(&text, "talos-v1.13.6"), [""; 0], "others stay");
+    // A thousand images that came and went leave the size it had.
+    let size = text.lines().count();
+    for n in 0..1000 {
+        let image = format!("image-{n}");
+        metrics.failed(&image, Reason::Corrupt);
+        metrics.progress(&image, None, 0.5);
+        metrics.forget_image(&image);
+    }
+    assert_eq!(metrics.scrape(Format::Text).unwrap().lines().count(), size);
+}
+
+#[test]
+fn gauges_that_are_reckoned_are_set_at_each_scrape() {
+    let metrics = Metrics::new();
+    let scrapes = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let count = scrapes.clone();
+    metrics.on_scrape(move |metrics| {
+        let failures = count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        metrics.watch("PersistentVolumeClaim", WatchSample { age: (failures == 0).then_some(Duration::from_secs(1)), synced: false, unreadable: 0, failures });
+    });
+    let first = metrics.scrape(Format::Text).unwrap();
+    assert_eq!(lines(&first, "watch_age_seconds{").len(), 1);
+    let second = metrics.scrape(Format::Text).unwrap();
+    assert_eq!(lines(&second, "watch_age_seconds{"), [""; 0], "a kind that is not installed has no age");
+    assert_eq!(lines(&second, "watch_failures_total"), ["golden_image_watch_failures_total{kind=\"PersistentVolumeClaim\"} 1"]);
+}
+
+#[test]
+fn each_term_of_leading_counts_once() {
+    let metrics = Metrics::new();
+    for leads in [false, true, true, false, true] {
+        metrics.leads(leads);
+    }
+    let text = metrics.scrape(Format::Text).unwrap();
+    assert_eq!(lines(&text, "golden_image_leader"), ["golden_image_leader 1", "golden_image_leader_terms_total 2"]);
+}
+
+#[test]
+fn hostile_names_cannot_break_the_format() {
+    let metrics = Metrics::new();
+    metrics.import_took("evil\"} 1\n# EOF\\", Duration::from_secs(1));
+    let text = metrics.scrape(Format::Text).unwrap();
+    assert!(text.lines().all(|line| line.starts_with("# ") || line.starts_with("golden_image_") || line.starts_with("process_")), "{text}");
+}
