@@ -131,6 +131,7 @@ impl Intake {
                 Failure::Again => return Err(IntakeError::MirrorsOnly { last: Box::new(last.unwrap_or(IntakeError::Cancelled)) }),
                 Failure::Elsewhere(error, mirror) => {
                     tracing::warn!(image = %request.identity, error = %error, "a mirror served bad bytes: asking the others");
+                    attempt.draft.0.discard();
                     attempt.demoted.push(mirror);
                     last = Some(error);
                 }

@@ -130,6 +130,7 @@ impl Draft {
         let folder = layout.partial(&self.identity);
         // All of the old goes first: new validators beside old bytes would make a lie of both.
         *lock(&self.sidecar) = None;
+        self.discarded.store(false, Ordering::Relaxed);
         layout::remove_folder(&folder)?;
         layout::make_folder(&folder)?;
         layout::sync_folder(&layout.partials())?;
@@ -239,7 +240,7 @@ impl Draft {
         SpoolError::io(action, self.store.0.layout.data(&self.identity), error)
     }
 
-    /// Has all that was downloaded removed when the draft is dropped.
+    /// Has all that was downloaded so far removed when the draft is dropped; what a new [`Draft::start`] brings is not.
     pub fn discard(&self) {
         self.discarded.store(true, Ordering::Relaxed);
     }

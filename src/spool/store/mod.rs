@@ -89,6 +89,8 @@ pub struct Usage {
     pub used: u64,
     /// The part of `used` that is only promised or in the making.
     pub reserved: u64,
+    /// Artifacts being taken in.
+    pub drafts: usize,
     /// Verified disks.
     pub disks: usize,
     /// Partial downloads that nobody is working on.
@@ -167,7 +169,14 @@ impl Store {
     pub fn usage(&self) -> Usage {
         let state = self.0.state();
         let reserved = state.drafts.values().copied().fold(0, u64::saturating_add);
-        Usage { capacity: self.0.capacity, used: state.used(), reserved, disks: state.disks.len(), partials: state.leftovers.len() }
+        Usage {
+            capacity: self.0.capacity,
+            used: state.used(),
+            reserved,
+            drafts: state.drafts.len(),
+            disks: state.disks.len(),
+            partials: state.leftovers.len(),
+        }
     }
 }
 
