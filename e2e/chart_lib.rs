@@ -17,5 +17,7 @@ mod former;
 mod helm;
 #[path = "chart_lib/packaging.rs"]
 mod packaging;
+#[path = "chart_lib/rules.rs"]
+mod rules;
 #[path = "chart_lib/vectors.rs"]
 mod vectors;

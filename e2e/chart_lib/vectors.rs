@@ -11,9 +11,10 @@ use serde_json::{Map, Value};
 
 use crate::helm;
 
+/// The file, as both readers see it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Vectors {
+pub struct Vectors {
     messages: BTreeMap<String, String>,
     identities: Vec<IdentityVector>,
     names: Vec<NameVector>,
@@ -22,12 +23,12 @@ struct Vectors {
     versions: Vec<TextVector>,
     references: Vec<TextVector>,
     sizes: Vec<SizeVector>,
-    comparisons: Vec<Comparison>,
-    claims: Vec<Claim>,
-    default_classes: Vec<ClassVector>,
-    frozen_classes: Vec<ClassVector>,
+    pub comparisons: Vec<Comparison>,
+    pub claims: Vec<Claim>,
+    pub default_classes: Vec<ClassVector>,
+    pub frozen_classes: Vec<ClassVector>,
     resolutions: Vec<Case>,
-    decisions: Vec<Case>,
+    pub decisions: Vec<Case>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -59,39 +60,52 @@ struct SizeVector {
 }
 
 #[derive(Debug, Deserialize)]
-struct Comparison {
-    disk: String,
-    golden: String,
+pub struct Comparison {
+    pub disk: String,
+    pub golden: String,
     smaller: bool,
-    shown: [String; 2],
+    pub shown: [String; 2],
 }
 
 #[derive(Debug, Deserialize)]
-struct Claim {
-    bytes: String,
+pub struct Claim {
+    pub disk: String,
+    pub overhead: String,
+    pub bytes: String,
 }
 
 /// A class, and for a pool's where it comes from.
 #[derive(Debug, Deserialize)]
-struct ClassVector {
-    class: String,
-    from: Option<String>,
+pub struct ClassVector {
+    pub stated: Option<String>,
+    #[serde(default)]
+    pub disks: Vec<Value>,
+    #[serde(default)]
+    pub siblings: Vec<String>,
+    pub template: Option<Value>,
+    pub classes: Vec<Value>,
+    pub class: String,
+    pub from: Option<String>,
 }
 
 /// A resolution or decision: what must come out, or the message of the refusal and what fills its braces.
 #[derive(Debug, Deserialize)]
-struct Case {
-    name: String,
+#[serde(rename_all = "camelCase")]
+pub struct Case {
+    pub name: String,
     #[serde(default)]
-    image: Map<String, Value>,
+    pub image: Map<String, Value>,
+    pub observed: Option<Value>,
+    pub storage_class: Option<String>,
+    pub disk_size: Option<String>,
     #[serde(default)]
     out: Map<String, Value>,
-    error: Option<String>,
+    pub error: Option<String>,
     #[serde(default)]
-    with: BTreeMap<String, String>,
+    pub with: BTreeMap<String, String>,
 }
 
-static VECTORS: LazyLock<Vectors> = LazyLock::new(|| {
+pub static VECTORS: LazyLock<Vectors> = LazyLock::new(|| {
     let text = std::fs::read_to_string(helm::chart("vectors.yaml")).expect("read the vectors");
     serde_saphyr::from_str(&text).expect("the vectors have the form above")
 });
@@ -112,7 +126,8 @@ fn answers(kind: &str, vectors: usize) -> &'static [Value] {
     answers
 }
 
-fn text<'a>(of: &'a Value, field: &str) -> Option<&'a str> {
+/// A field's text.
+pub fn text<'a>(of: &'a Value, field: &str) -> Option<&'a str> {
     of.get(field).and_then(Value::as_str)
 }
 
@@ -243,16 +258,21 @@ fn r15_frozen_classes() {
     }
 }
 
+/// A message with its braces filled as the case says.
+pub fn filled(message: &str, case: &Case) -> String {
+    let subject = if case.image.contains_key("disk") { "VMDisk tenant-a/web" } else { "KubernetesNodes tenant-a/alpha-gpu" };
+    let template = VECTORS.messages.get(message).unwrap_or_else(|| panic!("no message {message}"));
+    let fill = |text: String, (name, value): (&String, &String)| text.replace(&format!("{{{name}}}"), value);
+    case.with.iter().fold(template.replace("{subject}", subject), fill)
+}
+
 /// Compares what came out with what must come out; collects every difference, so that one run shows all.
 fn check(kind: &str, cases: &[Case]) {
     let mut wrong = vec![];
     for (case, answer) in cases.iter().zip(answers(kind, cases.len())) {
         let error = text(answer, "error");
         if let Some(message) = &case.error {
-            let subject = if case.image.contains_key("disk") { "VMDisk tenant-a/web" } else { "KubernetesNodes tenant-a/alpha-gpu" };
-            let template = VECTORS.messages.get(message).unwrap_or_else(|| panic!("no message {message}"));
-            let fill = |text: String, (name, value): (&String, &String)| text.replace(&format!("{{{name}}}"), value);
-            let expected = case.with.iter().fold(template.replace("{subject}", subject), fill);
+            let expected = filled(message, case);
             if error != Some(expected.as_str()) {
                 wrong.push(format!("{}\n  expected {expected}\n  got      {}", case.name, error.unwrap_or("no refusal")));
             }

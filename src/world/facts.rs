@@ -19,8 +19,10 @@ use crate::{
     },
 };
 
-/// The annotation that makes a class the cluster's default, and its former beta name; Kubernetes still honours both.
-const DEFAULT_CLASS: [&str; 2] = ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+/// The annotation that makes a class the cluster's default.
+const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+/// Its former beta name; Kubernetes still honours it.
+const BETA_DEFAULT_CLASS: &str = "storageclass.beta.kubernetes.io/is-default-class";
 /// KubeVirt's annotation that makes a class the default for disks.
 const VIRT_DEFAULT_CLASS: &str = "storageclass.kubevirt.io/is-default-virt-class";
 
@@ -35,7 +37,8 @@ pub fn class_facts(class: &StorageClass) -> ClassFacts {
         allows_expansion: class.allow_volume_expansion == Some(true),
         has_allowed_topologies: class.allowed_topologies.as_ref().is_some_and(|terms| !terms.is_empty()),
         waits_for_consumer: class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
-        is_default: DEFAULT_CLASS.iter().any(|key| is(key)),
+        is_default: is(DEFAULT_CLASS),
+        is_beta_default: is(BETA_DEFAULT_CLASS),
         is_virt_default: is(VIRT_DEFAULT_CLASS),
         created: base(&class.metadata).created,
     }
@@ -160,14 +163,14 @@ mod tests {
     }
 
     #[rstest]
-    #[case(json!({"storageclass.kubernetes.io/is-default-class": "true"}), (true, false))]
-    #[case::beta(json!({"storageclass.beta.kubernetes.io/is-default-class": "true"}), (true, false))]
-    #[case(json!({"storageclass.kubevirt.io/is-default-virt-class": "true"}), (false, true))]
-    #[case(json!({"storageclass.kubernetes.io/is-default-class": "false"}), (false, false))]
-    #[case(json!({}), (false, false))]
-    fn default_annotations(#[case] annotations: Value, #[case] expected: (bool, bool)) {
+    #[case(json!({"storageclass.kubernetes.io/is-default-class": "true"}), (true, false, false))]
+    #[case::beta(json!({"storageclass.beta.kubernetes.io/is-default-class": "true"}), (false, true, false))]
+    #[case(json!({"storageclass.kubevirt.io/is-default-virt-class": "true"}), (false, false, true))]
+    #[case(json!({"storageclass.kubernetes.io/is-default-class": "false"}), (false, false, false))]
+    #[case(json!({}), (false, false, false))]
+    fn default_annotations(#[case] annotations: Value, #[case] expected: (bool, bool, bool)) {
         let facts = class_facts(&read(json!({"metadata": {"name": "a", "annotations": annotations}, "provisioner": "p"})));
-        assert_eq!((facts.is_default, facts.is_virt_default), expected);
+        assert_eq!((facts.is_default, facts.is_beta_default, facts.is_virt_default), expected);
     }
 
     #[test]
