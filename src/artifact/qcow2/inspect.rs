@@ -290,7 +290,7 @@ impl Inspection<'_> {
         if cluster == 0 {
             return if entry & COPIED != 0 || allocated != 0 { Err(corrupt("a cluster that is mapped to the header")) } else { Ok(()) };
         }
-        if cluster % header.cluster() != 0 {
+        if !cluster.is_multiple_of(header.cluster()) {
             return Err(corrupt("a cluster that is not aligned"));
         }
         if cluster > self.tables.len {
