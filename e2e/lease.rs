@@ -9,7 +9,7 @@
 mod candidate;
 #[path = "harness/mod.rs"]
 mod harness;
-#[path = "lease/proxy.rs"]
+#[path = "process/proxy.rs"]
 mod proxy;
 #[path = "lease/writes.rs"]
 mod writes;
