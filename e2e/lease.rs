@@ -15,7 +15,7 @@ mod proxy;
 mod writes;
 
 use candidate::{Candidate, Times};
-use harness::{Cluster, Needs, Options, Shared, eventually, until};
+use harness::{Cluster, Needs, Options, Shared, until};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{
     Api,

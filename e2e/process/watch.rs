@@ -12,7 +12,7 @@ use golden_catalog::{
 };
 use k8s_openapi::{api::core::v1::ConfigMap, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition};
 use kube::{
-    Api, Client, Config, CustomResource, Resource,
+    Api, Client, Config, CustomResource, CustomResourceExt, Resource,
     api::{DeleteParams, DynamicObject, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
