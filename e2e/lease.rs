@@ -9,13 +9,13 @@
 mod candidate;
 #[path = "harness/mod.rs"]
 mod harness;
-#[path = "lease/proxy.rs"]
+#[path = "process/proxy.rs"]
 mod proxy;
 #[path = "lease/writes.rs"]
 mod writes;
 
 use candidate::{Candidate, Times};
-use harness::{Cluster, Needs, Options, Shared, eventually, until};
+use harness::{Cluster, Needs, Options, Shared, until};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{
     Api,

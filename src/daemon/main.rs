@@ -160,6 +160,10 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
             let pulse = pulse.clone();
             move || pulse.live(std::time::Instant::now())
         });
+        health.add(Probe::Ready, &format!("watch {}", pulse.kind()), {
+            let pulse = pulse.clone();
+            move || pulse.ready()
+        });
         supervisor.spawn(&format!("watch {}", pulse.kind()), Stage::Work, |stop| async move {
             tokio::select! { () = stop.cancelled() => {}, () = watch.run => {} }
             Ok::<_, String>(())

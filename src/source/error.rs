@@ -233,7 +233,9 @@ mod tests {
         let error = SourceError::new(fault, at());
         assert_eq!(error.reason(), reason);
         assert_eq!(error.keeps_received(), keeps);
-        assert!(error.to_string().ends_with("(https://up.example/a, request 0f)"), "{error}");
+        assert!(error.to_string().ends_with("(https://up.example/a)"), "{error}");
+        // In the log, not in the text: it differs with each attempt.
+        assert_eq!(error.request_id(), "0f");
     }
 
     #[rstest]

@@ -129,7 +129,7 @@ async fn start(script: Arc<Script>, selection: Selection, settings: WatchSetting
 
     let tell = watch::Sender::new(());
     let changed = tell.subscribe();
-    let store = Store::new(move |_| drop(tell.send_replace(())));
+    let store = Store::new(move |_| tell.send_replace(()));
     let mut sink = store.sink(|object: ConfigMap| object.data.and_then(|mut data| data.remove("v")));
     let state = Arc::new(state);
     let of_task = state.clone();

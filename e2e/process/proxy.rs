@@ -1,5 +1,8 @@
 //! A TCP proxy in front of the API server that can be slow, deaf or gone.
 
+// Each test binary uses its part.
+#![allow(dead_code)]
+
 use std::{net::SocketAddr, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
