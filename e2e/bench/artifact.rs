@@ -66,7 +66,8 @@ fn peer(lab: &Lab, name: &str, unpack: &str) -> Duration {
     lab.sh("rm -f sparse.raw peer.qcow2");
     let began = Instant::now();
     // xz writes holes by itself; zstd and gzip need help for the same.
-    let sparse = if unpack.starts_with("xz") { "> sparse.raw" } else { "| dd of=sparse.raw bs=64k iflag=fullblock conv=sparse status=none" };
+    let sparse =
+        if unpack.starts_with("xz") { "> sparse.raw" } else { "| dd of=sparse.raw bs=64k iflag=fullblock conv=sparse status=none" };
     lab.sh(&format!("{unpack} {name} {sparse} && qemu-img convert -f raw -O qcow2 sparse.raw peer.qcow2"));
     began.elapsed()
 }

@@ -19,14 +19,20 @@ const GOOD: &[(&str, &str)] = &[
     ("raw.xz", "xz -1 --x86 --lzma2=preset=1 -c disk.raw > packed"),
     ("raw.xz", "split -b 20M disk.raw part. && xz -1 part.* && cat part.*.xz > packed && rm part.*"),
     ("raw.xz", "xz -1 -c disk.raw > packed && head -c 4096 /dev/zero >> packed"),
-    ("raw.xz", "split -b 40M disk.raw part. && xz -1 part.* && head -c 8 /dev/zero > zeros && cat part.aa.xz zeros part.ab.xz zeros > packed && rm part.*"),
+    (
+        "raw.xz",
+        "split -b 40M disk.raw part. && xz -1 part.* && head -c 8 /dev/zero > zeros && cat part.aa.xz zeros part.ab.xz zeros > packed && rm part.*",
+    ),
     ("raw.zst", "zstd -q -c disk.raw > packed"),
     ("raw.zst", "cat disk.raw | zstd -q -c > packed"),
     ("raw.zst", "zstd -q -T0 -18 -c disk.raw > packed"),
     ("raw.zst", "zstd -q -3 --long=27 -c disk.raw > packed"),
     ("raw.zst", "zstd -q --no-check -c disk.raw > packed"),
     ("raw.zst", "split -b 20M disk.raw part. && zstd -q --rm part.* && cat part.*.zst > packed && rm part.*"),
-    ("raw.zst", "printf '\\122\\052\\115\\030\\004\\000\\000\\000skip' > packed && zstd -q -c disk.raw >> packed && printf '\\120\\052\\115\\030\\000\\000\\000\\000' >> packed"),
+    (
+        "raw.zst",
+        "printf '\\122\\052\\115\\030\\004\\000\\000\\000skip' > packed && zstd -q -c disk.raw >> packed && printf '\\120\\052\\115\\030\\000\\000\\000\\000' >> packed",
+    ),
     ("raw.gz", "gzip -c disk.raw > packed"),
     ("raw.gz", "gzip -1 -n -c < disk.raw > packed"),
     ("raw.gz", "split -b 20M disk.raw part. && gzip part.* && cat part.*.gz > packed && rm part.*"),
@@ -136,7 +142,12 @@ fn bombs_end_at_the_limit() {
     lab.gpt("disk.raw", 70, 1);
     lab.sh("cp disk.raw bomb.raw && truncate -s 300M bomb.raw");
     let limits = Limits { max_virtual_size: 100 * MIB, ..Limits::default() };
-    for line in ["zstd -q -c bomb.raw > packed", "cat bomb.raw | zstd -q -c > packed", "gzip -1 -c bomb.raw > packed", "xz -0 -T 0 -c bomb.raw > packed"] {
+    for line in [
+        "zstd -q -c bomb.raw > packed",
+        "cat bomb.raw | zstd -q -c > packed",
+        "gzip -1 -c bomb.raw > packed",
+        "xz -0 -T 0 -c bomb.raw > packed",
+    ] {
         lab.sh(line);
         assert!(std::fs::metadata(lab.path("packed")).expect("metadata").len() < 12 * MIB, "{line}");
         let error = lab.take_with(&lab.path("packed"), &limits).map(|taken| taken.ingested).expect_err(line);

@@ -88,7 +88,10 @@ fn what_needs_another_file_or_a_key_is_refused() {
         ("qemu-img create -q -f qcow2 -b disk.raw -F raw packed 100M", "backing file"),
         ("qemu-img create -q -f qcow2 -o data_file=outside.raw packed 100M", "external data file"),
         ("qemu-img create -q -f qcow2 -o data_file=outside.raw,data_file_raw=on packed 100M", "external data file"),
-        ("qemu-img create -q -f qcow2 --object secret,id=key,data=abc -o encrypt.format=luks,encrypt.key-secret=key,encrypt.iter-time=10 packed 100M", "encrypted"),
+        (
+            "qemu-img create -q -f qcow2 --object secret,id=key,data=abc -o encrypt.format=luks,encrypt.key-secret=key,encrypt.iter-time=10 packed 100M",
+            "encrypted",
+        ),
     ] {
         lab.sh(&format!("rm -f packed && {line}"));
         let error = lab.take(&lab.path("packed")).map(|taken| taken.ingested).expect_err(line);

@@ -105,7 +105,8 @@ fn take(lab: &Lab, bytes: &[u8], step: usize, limits: &Limits) -> Result<String,
     // The same bytes once more, read in other pieces by another number of threads.
     let again = open("again");
     let other = Limits { threads: 1, ..limits.clone() };
-    let again = ingest_stream(Drip(bytes, step), probe.format, &again, &other, Watch::idle()).map_err(|error| format!("not again: {error}"))?;
+    let again =
+        ingest_stream(Drip(bytes, step), probe.format, &again, &other, Watch::idle()).map_err(|error| format!("not again: {error}"))?;
     if again.disk_digest != taken.disk_digest {
         return Err("the same bytes gave another disk".to_owned());
     }

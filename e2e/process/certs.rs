@@ -31,10 +31,7 @@ async fn two_of_us_end_with_one_certificate_and_one_key() {
     let secrets: Api<Secret> = Api::namespaced(cluster.admin(), &namespace);
     let profile = profile();
     for at in [days(0), days(70), days(4 * 365 + 10), days(4 * 365 + 20), days(20 * 365)] {
-        let (one, two) = tokio::join!(
-            keep(&secrets, SPOOL_TLS, &profile, at, false),
-            keep(&secrets, SPOOL_TLS, &profile, at, false)
-        );
+        let (one, two) = tokio::join!(keep(&secrets, SPOOL_TLS, &profile, at, false), keep(&secrets, SPOOL_TLS, &profile, at, false));
         let ((one, did), (two, also_did)) = (one.unwrap(), two.unwrap());
         assert_eq!((one.bundle(), one.not_after()), (two.bundle(), two.not_after()));
         // Each step is done once, by whoever came first.
@@ -133,7 +130,8 @@ async fn the_leader_issues_everybody_serves_and_a_hand_is_followed() {
 
     // Deleted by hand: issued anew, by another CA, which everybody serves soon.
     secrets.delete(SPOOL_TLS, &DeleteParams::default()).await.unwrap();
-    let anew = super::harness::until(secrets.clone(), SPOOL_TLS, "it is issued anew", |secret| secret.metadata.uid != issued.metadata.uid).await;
+    let anew =
+        super::harness::until(secrets.clone(), SPOOL_TLS, "it is issued anew", |secret| secret.metadata.uid != issued.metadata.uid).await;
     serves(&leader, &anew).await;
     serves(&follower, &anew).await;
     assert!(anew.metadata.annotations.unwrap().contains_key(SELF_ISSUED));

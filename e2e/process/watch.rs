@@ -127,8 +127,12 @@ async fn what_happened_while_the_connection_was_broken_is_known_soon_after() {
         put(&api, "a", "1").await;
         put(&api, "b", "1").await;
         // A hole is noticed by its silence.
-        let settings =
-            WatchSettings { answer: Duration::from_secs(5), silence: Duration::from_secs(5), limit: Duration::ZERO, ..WatchSettings::default() };
+        let settings = WatchSettings {
+            answer: Duration::from_secs(5),
+            silence: Duration::from_secs(5),
+            limit: Duration::ZERO,
+            ..WatchSettings::default()
+        };
         let mut running = config_maps(client(cluster, &proxy.url()).await, &namespace, settings);
         running.phase(Phase::Synced).await;
         running.holds(&["a=1", "b=1"]).await;
@@ -193,7 +197,8 @@ async fn lists_come_in_pages_or_as_a_stream() {
     }
     let expected: Vec<&str> = names.iter().map(String::as_str).collect();
     let mark = cluster.audit_mark().await;
-    for settings in [WatchSettings { page: 10, ..WatchSettings::default() }, WatchSettings { streaming: true, ..WatchSettings::default() }] {
+    for settings in [WatchSettings { page: 10, ..WatchSettings::default() }, WatchSettings { streaming: true, ..WatchSettings::default() }]
+    {
         let mut running = config_maps(client(cluster, &cluster.control_plane().url()).await, &namespace, settings);
         running.holds(&expected).await;
         running.phase(Phase::Synced).await;
@@ -227,7 +232,8 @@ async fn a_kind_comes_with_odd_objects_goes_and_comes_again() {
         eprintln!("round {round}: synced {:.1} s after the kind was installed", installed.elapsed().as_secs_f64());
         let api: Api<DynamicObject> = Api::namespaced_with(cluster.admin(), &namespace, &Widget::api_resource());
         let create = async |name: &str, size: serde_json::Value| {
-            let widget = serde_json::json!({"apiVersion": "e2e.test/v1", "kind": "Widget", "metadata": {"name": name}, "spec": {"size": size}});
+            let widget =
+                serde_json::json!({"apiVersion": "e2e.test/v1", "kind": "Widget", "metadata": {"name": name}, "spec": {"size": size}});
             harness::eventually("the kind is served", || async {
                 let widget = serde_json::from_value(widget.clone()).unwrap();
                 api.create(&PostParams::default(), &widget).await.map_err(|error| error.to_string())
