@@ -6,5 +6,5 @@ cd "$(dirname "$0")/../.."
 for target in e2e/fuzz/*.rs; do
   name=fuzz_$(basename "$target" .rs)
   echo "$name for ${SECONDS_EACH:-60} s"
-  FUZZ_SECONDS=${SECONDS_EACH:-60} cargo run --quiet --release --example "$name"
+  SECONDS_EACH=${SECONDS_EACH:-60} cargo run --quiet --release --example "$name"
 done
