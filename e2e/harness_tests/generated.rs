@@ -7,13 +7,19 @@ use crate::harness::repository;
 fn generated_files_are_up_to_date() {
     let crd = golden_catalog::api::crd_yaml().unwrap();
     let name = "cozystack.io_goldenimages.yaml";
-    for folder in ["crds", "helm/kubernetes-worker-image/crds"] {
-        let path = repository().join(folder).join(name);
+    let reasons = golden_catalog::cli::reasons_page();
+    let files = [
+        (format!("crds/{name}"), &crd),
+        (format!("helm/kubernetes-worker-image/crds/{name}"), &crd),
+        ("docs/reasons.md".to_owned(), &reasons),
+    ];
+    for (file, made) in files {
+        let path = repository().join(file);
         if std::env::var_os("UPDATE").is_some() {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(&path, &crd).unwrap();
+            std::fs::write(&path, made).unwrap();
         }
         let found = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(found == crd, "{} is not what the code makes: run `make generate`", path.display());
+        assert!(found == *made, "{} is not what the code makes: run `make generate`", path.display());
     }
 }

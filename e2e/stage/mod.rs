@@ -22,7 +22,9 @@ use crate::{
 pub const NAMESPACE: &str = "cozy-kubernetes-worker-image";
 /// The namespace of the goldens.
 pub const CATALOG: &str = "cozy-public";
-/// A class on one driver, the default.
+/// The host under which the second daemon advertises its spool.
+const SECOND_HOST: &str = "second-spool.test";
+/// Two classes on one driver, the first the default.
 pub const CLASSES: &str = r#"
 apiVersion: storage.k8s.io/v1
 kind: StorageClass
@@ -65,6 +67,7 @@ pub struct Stage<'a> {
     pub cdi: CdiStandIn,
     pub dir: ScratchDir,
     pub spool: Port,
+    second: Port,
     settings: serde_json::Value,
     kubeconfig: PathBuf,
 }
@@ -73,7 +76,7 @@ impl<'a> Stage<'a> {
     /// Installs the chart on `cluster` and starts the stand-in.
     pub async fn set(cluster: &'a Cluster, options: Options) -> Self {
         let dir = harness::scratch_dir_on_disk("stage");
-        let spool = Port::reserve();
+        let (spool, second) = (Port::reserve(), Port::reserve());
         cluster.apply(options.classes).await;
         cluster.apply(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {CATALOG}}}}}")).await;
         let values = dir.join("values.yaml");
@@ -82,13 +85,24 @@ impl<'a> Stage<'a> {
         let kubeconfig = cluster.kubeconfig_as_service_account(NAMESPACE, "golden-catalog-controller").await;
         let host = format!("golden-catalog-spool.{NAMESPACE}.svc");
         let at = format!("127.0.0.1:{}", spool.number()).parse().expect("address");
-        let cdi = (options.cdi)(cdi::Options::new(dir.join("volumes")).dial(host, at));
+        let beside = format!("127.0.0.1:{}", second.number()).parse().expect("address");
+        let cdi = (options.cdi)(cdi::Options::new(dir.join("volumes")).dial(host, at).dial(SECOND_HOST, beside));
         let cdi = CdiStandIn::start_apart(cluster.admin_kubeconfig(), cdi).await;
-        Self { cluster, cdi, dir, spool, settings: options.settings, kubeconfig }
+        Self { cluster, cdi, dir, spool, second, settings: options.settings, kubeconfig }
     }
 
-    /// Starts a daemon with a spool of its own name below the stage's directory.
+    /// Starts a daemon with a spool of its own name below the stage's directory, where importers find it.
     pub fn daemon(&self, name: &str) -> Daemon {
+        self.start(name, &self.spool.address(), &[])
+    }
+
+    /// Starts a second daemon beside a running one. Both cannot listen on one port of loopback, so this one advertises an
+    /// address of its own; in a cluster the Service would lead to whichever leads.
+    pub fn follower(&self, name: &str) -> Daemon {
+        self.start(name, &self.second.address(), &[format!("--spool-url=https://{SECOND_HOST}:8443")])
+    }
+
+    fn start(&self, name: &str, spool: &str, more: &[String]) -> Daemon {
         let (health, metrics) = (Port::reserve(), Port::reserve());
         let mut settings = json!({
             "lease": { "duration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms" },
@@ -104,7 +118,7 @@ impl<'a> Stage<'a> {
             format!("--catalog-namespace={CATALOG}"),
             format!("--identity={name}"),
             format!("--spool-dir={}", self.dir.join(format!("spool-{name}")).display()),
-            format!("--spool-listen={}", self.spool.address()),
+            format!("--spool-listen={spool}"),
             format!("--health-listen={}", health.address()),
             format!("--metrics-listen={}", metrics.address()),
             format!("--config={}", file.display()),
@@ -112,7 +126,7 @@ impl<'a> Stage<'a> {
             "--log-format=text".to_owned(),
             "--log=info,golden_catalog=debug".to_owned(),
         ];
-        Daemon::builder(name).args(arguments).kubeconfig(&self.kubeconfig).health(health.address()).start()
+        Daemon::builder(name).args(arguments).args(more).kubeconfig(&self.kubeconfig).health(health.address()).start()
     }
 
     /// Sets the list as a hoster does: by an upgrade of the release.

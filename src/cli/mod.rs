@@ -1,6 +1,7 @@
 //! Commands for people and scripts: a table for the one, JSON for the other, documented exit codes for both.
 
 mod exit;
+mod reasons_doc;
 mod schematic;
 mod status;
 mod table;
@@ -10,6 +11,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 
 pub use exit::{Exit, Failure};
+pub use reasons_doc::reasons_page;
 pub use table::Table;
 
 /// The command line. Installed as `kubectl-golden`, it is a kubectl plugin.

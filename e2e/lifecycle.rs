@@ -1,0 +1,292 @@
+//! An image's life when things go wrong: killed daemons, two daemons, missing storage, objects edited by hand.
+
+#[path = "cdi/mod.rs"]
+mod cdi;
+#[path = "harness/mod.rs"]
+mod harness;
+#[path = "stage/mod.rs"]
+mod stage;
+#[path = "upstream/mod.rs"]
+mod upstream;
+
+use std::{path::PathBuf, time::Duration};
+
+use golden_catalog::api::GoldenImage;
+use harness::{Needs, ScratchDir};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ConfigMap};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use stage::{CATALOG, NAMESPACE, Options, Stage, images};
+use upstream::{Answer, Upstream, nginx::Nginx};
+
+static CLUSTER: harness::Shared = harness::Shared::new(|| harness::Options::default().controller_manager().foreign_crds(harness::Flavor::Trimmed));
+
+const MIB: u64 = 1 << 20;
+
+/// What every step of the story uses.
+struct Scene<'a> {
+    stage: Stage<'a>,
+    nginx: Nginx,
+    dir: ScratchDir,
+}
+
+impl Scene<'_> {
+    /// Puts a qcow2 of its own content at `name` and gives the raw disk.
+    fn disk(&self, name: &str, seed: u64) -> PathBuf {
+        let raw = images::raw_disk(self.dir.path(), name, 48 * MIB, 6, seed);
+        self.nginx.put(name, &std::fs::read(images::qcow2(&raw)).expect("qcow2"));
+        raw
+    }
+
+    fn url(&self, name: &str) -> String {
+        format!("http://{}/{name}", self.nginx.http)
+    }
+
+    /// Bytes of `name` that nginx sent, beside the file's size.
+    fn sent(&self, name: &str) -> (u64, u64) {
+        let sent = self.nginx.log(&format!("/{name}"), 1).iter().filter(|line| line.method == "GET").map(|line| line.sent).sum();
+        (sent, std::fs::metadata(self.nginx.files().join(name)).expect("file").len())
+    }
+
+    async fn create(&self, name: &str, spec: Value) {
+        let object = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": name }, "spec": spec });
+        let object: GoldenImage = serde_json::from_value(object).expect("object");
+        self.stage.images().create(&PostParams::default(), &object).await.expect("created");
+    }
+
+    async fn image(&self, name: &str, class: &str) {
+        self.create(name, json!({ "source": { "http": { "url": self.url(name) } }, "storage": { "targets": [{ "storageClassName": class }] } })).await;
+    }
+
+    async fn volumes(&self) -> Api<DynamicObject> {
+        self.stage.cluster.api(&self.stage.cluster.admin(), "cdi.kubevirt.io/v1beta1", "DataVolume", CATALOG).await
+    }
+
+    async fn claims(&self) -> Api<DynamicObject> {
+        self.stage.cluster.api(&self.stage.cluster.admin(), "v1", "PersistentVolumeClaim", CATALOG).await
+    }
+}
+
+/// One story on one stage, because the contract fixes the namespaces' names; each chapter has images of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_images_life() {
+    let Some(cluster) = CLUSTER.on(Needs::Scripted).await else { return };
+    let (nginx, _) = stage::upstream();
+    let options = Options { settings: json!({ "upstreamCheck": "2s" }), classes: NO_DEFAULT, ..Options::default() };
+    let scene = Scene { stage: Stage::set(cluster, options).await, nginx, dir: harness::scratch_dir_on_disk("lifecycle") };
+    let daemon = scene.stage.daemon("a");
+    daemon.ready().await;
+
+    r12_no_default_class_waits_and_a_late_binding_class_works(&scene).await;
+    r3_the_later_of_two_images_is_refused(&scene).await;
+    a_schematic_document_is_posted_once(&scene).await;
+    terminal_failures_are_retried_when_asked(&scene).await;
+    r6_other_bytes_upstream_are_told_and_change_nothing(&scene).await;
+    hand_edits_are_told_or_healed(&scene).await;
+    a_golden_outlives_its_image_and_is_taken_back(&scene).await;
+    nothing_changes_nothing_is_written(&scene).await;
+    let daemon = killed_it_goes_on_where_it_was(&scene, daemon).await;
+    leads_one_and_hands_over(&scene, daemon).await;
+}
+
+const NO_DEFAULT: &str = r#"
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: replicated}
+provisioner: linstor.csi.linbit.com
+allowVolumeExpansion: true
+volumeBindingMode: Immediate
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: wffc}
+provisioner: linstor.csi.linbit.com
+allowVolumeExpansion: true
+volumeBindingMode: WaitForFirstConsumer
+"#;
+
+async fn r12_no_default_class_waits_and_a_late_binding_class_works(scene: &Scene<'_>) {
+    scene.disk("default", 1);
+    scene.create("default", json!({ "source": { "http": { "url": scene.url("default") } } })).await;
+    scene.stage.until_reason("default", "NoDefaultClass").await;
+    scene.disk("late", 2);
+    scene.image("late", "wffc").await;
+    scene.stage.until("late", "Ready", "True").await;
+    let class = r#"{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: replicated, annotations: {storageclass.kubernetes.io/is-default-class: "true"}}, provisioner: linstor.csi.linbit.com, allowVolumeExpansion: true}"#;
+    scene.stage.cluster.apply(class).await;
+    scene.stage.until("default", "Ready", "True").await;
+    let image = scene.stage.images().get("default").await.expect("image");
+    assert_eq!(image.status.expect("status").targets[0].storage_class_name.as_deref(), Some("replicated"));
+}
+
+async fn r3_the_later_of_two_images_is_refused(scene: &Scene<'_>) {
+    scene.create("twin", json!({ "source": { "http": { "url": scene.url("default") } } })).await;
+    let twin = scene.stage.until_reason("twin", "DuplicateIdentity").await;
+    let ready = harness::condition(&twin, "Ready").expect("Ready");
+    assert!(ready.message.contains("same image as default"), "{}", ready.message);
+    scene.stage.images().delete("twin", &DeleteParams::default()).await.expect("deleted");
+}
+
+async fn a_schematic_document_is_posted_once(scene: &Scene<'_>) {
+    const ID: &str = "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba";
+    let raw = images::raw_disk(scene.dir.path(), "factory", 48 * MIB, 4, 3);
+    let xz = std::fs::read(images::raw_xz(&raw)).expect("xz");
+    let factory = Upstream::start().await;
+    factory.on("/schematics", Answer::new(201, format!("{{\"id\":\"{ID}\"}}")).header("Content-Type", "application/json"));
+    factory.on(&format!("/image/{ID}/v1.13.6/openstack-amd64.raw.xz"), Answer::file(xz));
+    let source = json!({ "talosFactory": { "schematic": { "customization": {} }, "version": "v1.13.6", "factoryURL": factory.url("") } });
+    scene.create("document", json!({ "source": source, "storage": { "targets": [{ "storageClassName": "replicated" }] } })).await;
+    scene.stage.until("document", "Ready", "True").await;
+    let status = scene.stage.images().get("document").await.expect("image").status.expect("status");
+    assert_eq!((status.schematic_id.as_deref(), status.targets[0].golden.as_deref()), (Some(ID), Some(format!("talos-worker-{ID}-v1.13.6").as_str())));
+    assert_eq!(factory.hits("/schematics").iter().filter(|hit| hit.method == "POST").count(), 1);
+    images::same_content(&scene.stage.disk(&format!("talos-worker-{ID}-v1.13.6")).await, "raw", &raw, "raw");
+}
+
+async fn terminal_failures_are_retried_when_asked(scene: &Scene<'_>) {
+    scene.nginx.put("healed", b"<html><body>maintenance</body></html>");
+    scene.image("healed", "replicated").await;
+    scene.stage.until("healed", "Stalled", "True").await;
+    scene.disk("healed", 4);
+    let retry = json!({ "metadata": { "annotations": { "kubernetes-worker-image.cozystack.io/retry": "1" } } });
+    scene.stage.images().patch("healed", &PatchParams::default(), &Patch::Merge(&retry)).await.expect("annotated");
+    scene.stage.until("healed", "Ready", "True").await;
+    let image = scene.stage.images().get("healed").await.expect("image");
+    assert!(harness::condition(&image, "Stalled").is_none(), "a cleared condition is really cleared");
+}
+
+async fn r6_other_bytes_upstream_are_told_and_change_nothing(scene: &Scene<'_>) {
+    let before = scene.claims().await.get("vm-default-images-healed").await.expect("claim").uid();
+    let mut bytes = std::fs::read(scene.nginx.files().join("healed")).expect("file");
+    bytes.extend([0; 65536]);
+    scene.nginx.put("healed", &bytes);
+    scene.stage.until("healed", "UpstreamChanged", "True").await;
+    scene.stage.until("healed", "Ready", "True").await;
+    assert_eq!(scene.claims().await.get("vm-default-images-healed").await.expect("claim").uid(), before);
+}
+
+async fn hand_edits_are_told_or_healed(scene: &Scene<'_>) {
+    // The status is cleared: written again from what is there, nothing is fetched or imported.
+    let before = scene.sent("default");
+    let api = scene.stage.images();
+    let cleared = json!({ "status": null });
+    api.patch_status("default", &PatchParams::default(), &Patch::Merge(&cleared)).await.expect("cleared");
+    scene.stage.until("default", "Ready", "True").await;
+    assert_eq!(scene.sent("default"), before);
+
+    // Our labels are taken off the claim: they come back.
+    let claims = scene.claims().await;
+    let off = json!({ "metadata": { "labels": { "kubernetes-worker-image.cozystack.io/golden": null } } });
+    claims.patch("vm-default-images-default", &PatchParams::default(), &Patch::Merge(&off)).await.expect("label removed");
+    harness::until(claims.clone(), "vm-default-images-default", "the mark is back", |claim: &DynamicObject| {
+        claim.labels().contains_key("kubernetes-worker-image.cozystack.io/golden")
+    })
+    .await;
+
+    // The DataVolume is deleted and its claim with it: made anew from the spool, without upstream.
+    let volumes = scene.volumes().await;
+    let old = volumes.get("vm-default-images-late").await.expect("volume").uid();
+    let before = scene.sent("late");
+    volumes.delete("vm-default-images-late", &DeleteParams::default()).await.expect("deleted");
+    harness::until(volumes.clone(), "vm-default-images-late", "a new DataVolume", |volume: &DynamicObject| volume.uid() != old).await;
+    scene.stage.until("late", "Ready", "True").await;
+    assert_eq!(scene.sent("late"), before);
+
+    // The claim alone is deleted: CDI would import again, and gets 410 for an answer.
+    scene.disk("lost", 5);
+    scene.image("lost", "replicated").await;
+    scene.stage.until("lost", "Ready", "True").await;
+    scene.stage.cdi.delete_claim(CATALOG, "vm-default-images-lost").await;
+    let told = harness::until(api.clone(), "lost", "the loss is told", |image: &GoldenImage| {
+        harness::condition(image, "Ready").is_some_and(|ready| matches!(ready.reason.as_str(), "GoldenMissing" | "GoldenReplaced"))
+    })
+    .await;
+    assert!(told.status.expect("status").targets[0].claim_uid.is_some(), "the recorded UID stays on record");
+    // Deleting the DataVolume too is a person's clear wish: made anew.
+    volumes.delete("vm-default-images-lost", &DeleteParams::default()).await.expect("deleted");
+    scene.stage.until("lost", "Ready", "True").await;
+}
+
+async fn a_golden_outlives_its_image_and_is_taken_back(scene: &Scene<'_>) {
+    let claims = scene.claims().await;
+    let before = (claims.get("vm-default-images-late").await.expect("claim").uid(), scene.sent("late"));
+    scene.stage.images().delete("late", &DeleteParams::default()).await.expect("deleted");
+    harness::until_gone(scene.stage.images(), "late").await;
+    scene.image("late", "wffc").await;
+    scene.stage.until("late", "Ready", "True").await;
+    assert_eq!((claims.get("vm-default-images-late").await.expect("claim").uid(), scene.sent("late")), before);
+}
+
+/// Three forced re-evaluations, and no write but the Lease's.
+async fn nothing_changes_nothing_is_written(scene: &Scene<'_>) {
+    let cluster = scene.stage.cluster;
+    // The check for other bytes upstream runs every two seconds here; it writes nothing either.
+    let mark = cluster.audit_mark().await;
+    for round in 0..3 {
+        let touch = json!({ "metadata": { "labels": { "e2e": format!("{round}") } } });
+        scene.stage.images().patch("default", &PatchParams::default(), &Patch::Merge(&touch)).await.expect("touched");
+        scene.claims().await.patch("vm-default-images-default", &PatchParams::default(), &Patch::Merge(&touch)).await.expect("touched");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let writes: Vec<_> = cluster
+        .requests_since(mark)
+        .await
+        .into_iter()
+        .filter(|request| request.is_write() && request.is_by(NAMESPACE, "golden-catalog-controller"))
+        .map(|request| format!("{request:?}"))
+        .filter(|request| !request.contains("leases"))
+        .collect();
+    assert!(writes.is_empty(), "{writes:#?}");
+}
+
+async fn killed_it_goes_on_where_it_was(scene: &Scene<'_>, daemon: harness::Daemon) -> harness::Daemon {
+    let mut daemon = daemon;
+    for (round, moment) in ["Fetching", "Importing"].into_iter().enumerate() {
+        let name = format!("killed-{round}");
+        let raw = scene.disk(&name, 10 + round as u64);
+        if moment == "Importing" {
+            scene.stage.cdi.script(&format!("vm-default-images-{name}"), cdi::Behaviour::Ticks { count: 8, every: Duration::from_millis(250) });
+        }
+        scene.image(&name, "replicated").await;
+        scene.stage.until_reason(&name, moment).await;
+        daemon.kill();
+        drop(daemon);
+        daemon = scene.stage.daemon("a");
+        daemon.ready().await;
+        scene.stage.until(&name, "Ready", "True").await;
+        images::same_content(&scene.stage.disk(&format!("vm-default-images-{name}")).await, "raw", &raw, "raw");
+        if moment == "Importing" {
+            let (sent, size) = scene.sent(&name);
+            assert_eq!(sent, size, "a verified artifact is not fetched twice");
+            let status = scene.stage.images().get(&name).await.expect("image").status.expect("status");
+            assert_eq!(status.targets[0].attempts, 1, "the same attempt went on");
+        }
+    }
+    daemon
+}
+
+async fn leads_one_and_hands_over(scene: &Scene<'_>, first: harness::Daemon) {
+    let leases: Api<Lease> = Api::namespaced(scene.stage.cluster.admin(), CATALOG);
+    let holder = async || leases.get("golden-catalog").await.ok().and_then(|lease| lease.spec?.holder_identity).unwrap_or_default();
+    assert!(holder().await.starts_with("a_"), "{}", holder().await);
+    let second = scene.stage.follower("b");
+    second.ready().await;
+    let ended = first.terminate(Duration::from_secs(40)).await.expect("it ends when asked to");
+    assert!(ended.success(), "{ended:?}\n{}", first.log());
+    harness::eventually("the second leads", async || {
+        let holder = holder().await;
+        if holder.starts_with("b_") { Ok(()) } else { Err(holder) }
+    })
+    .await;
+    scene.disk("after", 20);
+    scene.image("after", "replicated").await;
+    scene.stage.until("after", "Ready", "True").await;
+    let all = scene.volumes().await.list(&ListParams::default()).await.expect("list");
+    let names: std::collections::BTreeSet<_> = all.items.iter().map(|volume| volume.name_any()).collect();
+    assert_eq!(names.len(), all.items.len());
+    let maps: Api<ConfigMap> = Api::namespaced(scene.stage.cluster.admin(), CATALOG);
+    assert!(maps.get_opt("golden-catalog-spool-ca").await.expect("asked").is_some());
+}
