@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use golden_catalog::spool::{Change, server::Settings};
+use golden_catalog::{
+    rules::Reason,
+    spool::{Change, server::Settings},
+};
 use reqwest::{
     Method, StatusCode,
     header::{
@@ -136,11 +139,8 @@ async fn a_new_leader_tells_importers_to_come_back_until_it_knows_all_goldens() 
     let registry = golden_catalog::spool::Registry::new(golden_catalog::spool::SpoolKey::generate().expect("random"));
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let port = listener.local_addr().expect("address").port();
-    let (certificate, store, stop) = (running.certificate.clone(), running.store.clone(), running.stop.clone());
-    let leader = registry.clone();
-    tokio::spawn(
-        async move { golden_catalog::spool::server::serve(listener, &certificate, leader, store, Settings::default(), stop).await },
-    );
+    let (config, store, stop) = (running.certificate.config(), running.store.clone(), running.stop.clone());
+    tokio::spawn(golden_catalog::spool::server::serve(listener, config, registry.clone(), store, Settings::default(), stop));
     let url = format!("https://localhost:{port}/v1/disks/00");
     let response = running.authority.client().get(&url).send().await.expect("answer");
     assert_eq!((response.status().as_u16(), response.headers().contains_key(RETRY_AFTER)), (503, true));
@@ -237,16 +237,25 @@ async fn failed_handshakes_are_remembered_by_peer_and_kind() {
 }
 
 #[tokio::test]
-async fn a_client_that_stops_reading_is_cut_off_and_its_disk_freed() {
-    let running = Running::with_capacity(Settings { stall_timeout: Duration::from_millis(500), ..Settings::default() }, 50 * MIB);
+async fn a_disk_is_not_evicted_while_it_is_sent() {
+    let running = Running::with_capacity(Settings::default(), 50 * MIB);
     let disk = content(1, 40 * MIB);
     let granted = running.disk(&disk).await;
-    let response = running.get(&granted).send().await.expect("answer");
-    running.facts(&granted, |facts| facts.open_requests == 1).await;
-    let refused = take_in(&running.store, 2, &content(2, 20 * MIB)).await;
-    assert!(refused.is_err(), "the disk is being read");
+    let mut response = running.get(&granted).send().await.expect("answer");
+    response.chunk().await.expect("chunk").expect("bytes");
+    let refused = take_in(&running.store, 2, &content(2, 20 * MIB)).await.expect_err("the disk is being read");
+    assert_eq!(refused.reason(), Reason::SpoolFull, "{refused}");
+    drop(response);
     running.facts(&granted, |facts| facts.open_requests == 0 && facts.full_downloads == 0).await;
     take_in(&running.store, 2, &content(2, 20 * MIB)).await.expect("the disk is free");
+}
+
+#[tokio::test]
+async fn a_client_that_stops_reading_is_cut_off() {
+    let running = Running::start(Settings { stall_timeout: Duration::from_millis(300), ..Settings::default() });
+    let granted = running.disk(&content(1, 40 * MIB)).await;
+    let response = running.get(&granted).send().await.expect("answer");
+    running.facts(&granted, |facts| facts.open_requests == 0 && facts.full_downloads == 0).await;
     assert!(response.bytes().await.is_err(), "an answer that was cut must not look whole");
 }
 
@@ -275,13 +284,7 @@ async fn the_certificate_is_replaced_under_an_open_transfer() {
     let mut response = running.get(&granted).send().await.expect("answer");
     let mut body = response.chunk().await.expect("chunk").expect("bytes").to_vec();
     let next = Authority::new("next");
-    let (chain, key) = next.issue();
-    assert!(running.certificate.replace(chain.as_bytes(), b"no key").is_err());
-    assert!(
-        running.certificate.replace(chain.as_bytes(), running.authority.issue().1.as_bytes()).is_err(),
-        "the key of another certificate"
-    );
-    running.certificate.replace(chain.as_bytes(), key.as_bytes()).expect("replace");
+    running.certificate.replace(&next);
     let ask = |authority: &Authority| authority.client().head(&granted.url).header(AUTHORIZATION, &granted.token).send();
     assert_eq!(ask(&next).await.expect("answer").status().as_u16(), 200);
     assert!(ask(&running.authority).await.is_err());

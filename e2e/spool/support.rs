@@ -5,19 +5,28 @@ use std::{
     net::{SocketAddr, TcpListener},
     path::Path,
     process::Command,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use arc_swap::ArcSwap;
 use golden_catalog::{
     model::{Digest, Identity},
     spool::{
         ArtifactFacts, DiskFacts, DiskFile, Facts, Grant, Record, Registry, Sidecar, SpoolError, SpoolKey, Spooled, Store, Verified,
-        server::{Certificate, Settings, serve},
+        server::{Settings, serve},
     },
 };
 use k8s_openapi::jiff::Timestamp;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use reqwest::header::AUTHORIZATION;
+use rustls::{
+    ServerConfig,
+    crypto::aws_lc_rs,
+    pki_types::PrivatePkcs8KeyDer,
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
+};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -103,17 +112,48 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), pem }
     }
 
-    /// A chain and a key for `localhost`.
-    pub fn issue(&self) -> (String, String) {
+    /// A certificate and key for `localhost`.
+    fn certified(&self) -> CertifiedKey {
         let params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).expect("names");
         let key = KeyPair::generate().expect("key");
-        (params.signed_by(&key, &self.issuer).expect("certificate").pem(), key.serialize_pem())
+        let chain = vec![params.signed_by(&key, &self.issuer).expect("certificate").into()];
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+        CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()).expect("pair")
     }
 
     pub fn client(&self) -> reqwest::Client {
         let certificate = reqwest::Certificate::from_pem(self.pem.as_bytes()).expect("certificate");
         // Its own time limit bounds a hang. Nothing is decoded, as in CDI's importer.
         reqwest::Client::builder().tls_certs_only([certificate]).timeout(PATIENCE).build().expect("client")
+    }
+}
+
+/// The server's certificate, which a test may replace.
+#[derive(Debug, Clone)]
+pub struct Certificate(Arc<ArcSwap<CertifiedKey>>);
+
+impl Certificate {
+    fn new(authority: &Authority) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(authority.certified())))
+    }
+
+    pub fn replace(&self, authority: &Authority) {
+        self.0.store(Arc::new(authority.certified()));
+    }
+
+    /// What the daemon sets for the spool: TLS 1.2 and 1.3, HTTP/1.1.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().expect("versions").with_no_client_auth();
+        let mut config = builder.with_cert_resolver(Arc::new(self.clone()));
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Arc::new(config)
+    }
+}
+
+impl ResolvesServerCert for Certificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.load_full())
     }
 }
 
@@ -140,15 +180,11 @@ impl Running {
         let registry = Registry::new(SpoolKey::generate().expect("random"));
         registry.all_known();
         let authority = Authority::new("spool test");
-        let (chain, key) = authority.issue();
-        let certificate = Certificate::from_pem(chain.as_bytes(), key.as_bytes()).expect("certificate");
+        let certificate = Certificate::new(&authority);
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         let address = listener.local_addr().expect("address");
         let stop = CancellationToken::new();
-        let serving = {
-            let (certificate, registry, store, stop) = (certificate.clone(), registry.clone(), store.clone(), stop.clone());
-            tokio::spawn(async move { serve(listener, &certificate, registry, store, settings, stop).await })
-        };
+        let serving = { tokio::spawn(serve(listener, certificate.config(), registry.clone(), store.clone(), settings, stop.clone())) };
         Self { root, store, registry, authority, certificate, address, stop, serving }
     }
 

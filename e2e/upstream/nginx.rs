@@ -17,7 +17,7 @@ pub struct Nginx {
     pub http: SocketAddr,
     pub https: SocketAddr,
     directory: tempfile::TempDir,
-    _process: Process,
+    process: Process,
 }
 
 /// One line of nginx's own access log.
@@ -65,12 +65,17 @@ impl Nginx {
         let mut command = Command::new("nginx");
         command.arg("-p").arg(at).arg("-c").arg(at.join("nginx.conf"));
         let process = Process::start(command, http, &at.join("output.log"));
-        Self { http, https, directory, _process: process }
+        Self { http, https, directory, process }
     }
 
     /// The directory that is served.
     pub fn files(&self) -> PathBuf {
         self.directory.path().join("files")
+    }
+
+    /// The master process, whose child does the work.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     /// Puts a file there.

@@ -27,6 +27,10 @@ impl Process {
         }
         process
     }
+
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
 }
 
 impl Drop for Process {

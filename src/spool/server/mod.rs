@@ -18,8 +18,8 @@ use std::{
 
 use axum::Router;
 use axum_server::Handle;
-use tokio::sync::Semaphore;
 use rustls::ServerConfig;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use self::{accept::Acceptor, body::Buffers, respond::App};
