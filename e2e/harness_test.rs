@@ -7,6 +7,8 @@ mod harness;
 mod chart;
 #[path = "harness_tests/cluster.rs"]
 mod cluster;
+#[path = "harness_tests/daemon.rs"]
+mod daemon;
 #[path = "harness_tests/generated.rs"]
 mod generated;
 #[path = "harness_tests/leftovers.rs"]

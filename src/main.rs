@@ -5,5 +5,12 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
-    golden_catalog::cli::main(golden_catalog::cli::Arguments::parse())
+    match golden_catalog::cli::Arguments::try_parse() {
+        Ok(arguments) => golden_catalog::cli::main(arguments),
+        // Help and version are answers, not errors; everything else is a usage error (`EX_USAGE`).
+        Err(error) => {
+            let _ = error.print();
+            if error.use_stderr() { ExitCode::from(64) } else { ExitCode::SUCCESS }
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Hash while fetching: the egress client beside `curl | openssl dgst -sha256`, both from one local nginx.
 //!
 //! The peer is what a person would run in a shell. Each side fetches the same file of random bytes several times in turn,
-//! the best run of each counts, and both must arrive at the same digest. `BENCH_GIB` sets the file's size (default 4).
+//! the best run of each counts, and both must arrive at the same digest. `BENCH_MIB` sets the file's size (default 4096).
 
 #[path = "../upstream/mod.rs"]
 mod upstream;
@@ -26,10 +26,10 @@ fn main() {
         println!("run by `cargo bench --bench fetch`");
         return;
     }
-    let gib: u64 = std::env::var("BENCH_GIB").ok().and_then(|text| text.parse().ok()).unwrap_or(4);
+    let mib: u64 = std::env::var("BENCH_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(4096);
     let authority = Authority::new();
     let nginx = Nginx::start(&authority, &["127.0.0.1"], "");
-    fill(&nginx.files().join("disk.img"), gib << 30);
+    fill(&nginx.files().join("disk.img"), mib << 20);
     std::fs::write(nginx.files().join("ca.pem"), authority.pem()).expect("authority");
     let settings = EgressSettings { allow_loopback: true, ca_bundle: Some(authority.pem()), ..EgressSettings::default() };
     let egress = Egress::new(settings).expect("settings");
@@ -44,9 +44,9 @@ fn main() {
             theirs = theirs.min(took);
             assert_eq!(digest.hex(), expected, "both fetch the same bytes");
         }
-        let rate = |took: Duration| (gib << 10) as f64 / took.as_secs_f64();
+        let rate = |took: Duration| mib as f64 / took.as_secs_f64();
         println!(
-            "hash while fetching {gib} GiB over {}: {:.0} MiB/s; curl | openssl dgst -sha256: {:.0} MiB/s; ratio {:.2}",
+            "hash while fetching {mib} MiB over {}: {:.0} MiB/s; curl | openssl dgst -sha256: {:.0} MiB/s; ratio {:.2}",
             url.split(':').next().unwrap_or_default(),
             rate(ours),
             rate(theirs),

@@ -1,7 +1,7 @@
 //! What a test holds of a running stand-in.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, atomic::Ordering},
 };
 
@@ -28,9 +28,46 @@ pub struct CdiStandIn {
     ctx: Arc<Ctx>,
     paused: watch::Sender<bool>,
     webhook: Option<Webhook>,
+    /// Its own, where it was not started on the caller's.
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+/// The one stand-in of a test binary, started by the first test that asks for it. It outlives that test: it runs on threads of its own.
+pub struct Shared(tokio::sync::OnceCell<CdiStandIn>);
+
+impl Shared {
+    /// Not yet started.
+    pub const fn new() -> Self {
+        Self(tokio::sync::OnceCell::const_new())
+    }
+
+    /// The stand-in, started with these options if none was.
+    pub async fn on(&self, kubeconfig: &Path, options: impl FnOnce() -> Options) -> &CdiStandIn {
+        self.0.get_or_init(|| CdiStandIn::start_apart(kubeconfig, options())).await
+    }
 }
 
 impl CdiStandIn {
+    /// Like [`CdiStandIn::start`], on threads of its own, so that it lives on when the caller's runtime (a `#[tokio::test]`) ends.
+    ///
+    /// # Panics
+    /// As [`CdiStandIn::start`], or when the kubeconfig cannot be used.
+    pub async fn start_apart(kubeconfig: &Path, options: Options) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads for the stand-in for CDI");
+        let kubeconfig = kubeconfig.to_owned();
+        let started = runtime.spawn(async move {
+            let kubeconfig = kube::config::Kubeconfig::read_from(&kubeconfig).expect("the kubeconfig for the stand-in for CDI");
+            let config = kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default())
+                .await
+                .expect("a usable kubeconfig");
+            Self::start(Client::try_from(config).expect("a client"), options).await
+        });
+        let mut stand_in = started.await.expect("the stand-in for CDI starts");
+        stand_in.runtime = Some(runtime);
+        stand_in
+    }
+
     /// Starts the stand-in on a cluster that has CDI's CRDs, and waits until it watches and its webhooks are registered.
     ///
     /// `client` must be allowed everything: CDI is.
@@ -40,23 +77,31 @@ impl CdiStandIn {
     pub async fn start(client: Client, options: Options) -> Self {
         // reqwest takes the process's provider; another installation of it is harmless.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        std::fs::create_dir_all(&options.dir).unwrap_or_else(|error| panic!("volumes of the stand-in for CDI in {}: {error}", options.dir.display()));
+        std::fs::create_dir_all(&options.dir)
+            .unwrap_or_else(|error| panic!("volumes of the stand-in for CDI in {}: {error}", options.dir.display()));
         let (paused, receiver) = watch::channel(false);
         let journal = Arc::new(Journal::new());
         let ctx = Arc::new(Ctx {
-            api: ApiServer { client, caches: Arc::new(Caches::default()), journal: journal.clone(), paused: receiver, events: options.events },
+            api: ApiServer {
+                client,
+                caches: Arc::new(Caches::default()),
+                journal: journal.clone(),
+                paused: receiver,
+                events: options.events,
+            },
             opts: options,
             queue: Queue::default(),
             scripts: Scripts::new(),
             journal,
             runs: Mutex::default(),
             busy: Mutex::default(),
+            runtime: tokio::runtime::Handle::current(),
             stop: tokio_util::sync::CancellationToken::new(),
         });
         engine::start(&ctx);
         engine::synced(&ctx).await;
         let webhook = if ctx.opts.admission { Some(Webhook::start(ctx.clone()).await) } else { None };
-        Self { ctx, paused, webhook }
+        Self { ctx, paused, webhook, runtime: None }
     }
 
     /// Has `behaviour` happen to every DataVolume that `pattern` names (a name or `namespace/name`, `*` for anything), now and later.
@@ -131,34 +176,56 @@ impl CdiStandIn {
         disk_of(&self.ctx.opts.dir, &claim)
     }
 
+    /// Runs work on the stand-in's own runtime: the client's connections live there.
+    async fn apart<F>(&self, work: impl FnOnce(Arc<Ctx>) -> F) -> F::Output
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.ctx.runtime.spawn(work(self.ctx.clone())).await.expect("the stand-in for CDI runs")
+    }
+
     async fn claim(&self, namespace: &str, name: &str) -> Option<Arc<PersistentVolumeClaim>> {
-        self.ctx.api.get(&Key::new(namespace, name)).await.expect("the API server answers")
+        let key = Key::new(namespace, name);
+        self.apart(|ctx| async move { ctx.api.get(&key).await }).await.expect("the API server answers")
     }
 
     /// Deletes a claim under its DataVolume, as a person would.
     pub async fn delete_claim(&self, namespace: &str, name: &str) {
         let claim = self.claim(namespace, name).await.expect("the claim is there");
-        self.ctx.api.delete(&*claim).await.expect("the claim is deleted");
+        self.apart(|ctx| async move { ctx.api.delete(&*claim).await }).await.expect("the claim is deleted");
     }
 
     /// Loses a bound claim: its volume goes away.
     pub async fn lose_claim(&self, namespace: &str, name: &str) {
         let claim = self.claim(namespace, name).await.expect("the claim is there");
         let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).expect("the claim is bound");
-        let volume: Arc<PersistentVolume> = self.ctx.api.get(&Key::new("", volume)).await.expect("the API server answers").expect("the volume is there");
-        self.ctx.api.delete(&*volume).await.expect("the volume is deleted");
-        self.ctx.release_finalizer(&*volume, "kubernetes.io/pv-protection").await.expect("the volume goes");
-        if self.ctx.opts.controllers == Controllers::StandIn {
-            self.ctx.api.patch_status(&*claim, json!({ "phase": "Lost" })).await.expect("the claim is marked lost");
-        }
+        self.apart(|ctx| async move {
+            let volume: Option<Arc<PersistentVolume>> = ctx.api.get(&Key::new("", volume)).await?;
+            if let Some(volume) = volume {
+                ctx.api.delete(&*volume).await?;
+                ctx.release_finalizer(&*volume, "kubernetes.io/pv-protection").await?;
+            }
+            if ctx.opts.controllers == Controllers::StandIn {
+                ctx.api.patch_status(&*claim, json!({ "phase": "Lost" })).await?;
+            }
+            Ok::<_, kube::Error>(())
+        })
+        .await
+        .expect("the claim loses its volume");
     }
 
     /// Kills the importer pod of an import that runs, as an eviction would.
     pub async fn kill_importer(&self, namespace: &str, name: &str) {
         let claim = self.claim(namespace, name).await.expect("the claim is there");
-        let uid = claim.uid().unwrap_or_default();
-        let pod: Option<Arc<Pod>> = self.ctx.api.get(&Key::new(namespace, format!("importer-prime-{uid}"))).await.expect("the API server answers");
-        self.ctx.api.delete(&*pod.expect("the importer pod is there")).await.expect("the importer pod is deleted");
+        let key = Key::new(namespace, format!("importer-prime-{}", claim.uid().unwrap_or_default()));
+        let killed = self.apart(|ctx| async move {
+            let pod: Option<Arc<Pod>> = ctx.api.get(&key).await?;
+            match pod {
+                Some(pod) => ctx.api.delete(&*pod).await.map(|()| true),
+                None => Ok(false),
+            }
+        });
+        assert!(killed.await.expect("the importer pod is deleted"), "no importer pod of {namespace}/{name}");
     }
 
     /// CDI's former garbage collection for one DataVolume that is Succeeded, or will be.
@@ -170,7 +237,7 @@ impl CdiStandIn {
     pub async fn stop(mut self) {
         if let Some(webhook) = self.webhook.take() {
             self.resume();
-            webhook.unregister(&self.ctx).await;
+            self.apart(|ctx| async move { webhook.unregister(&ctx).await }).await;
         }
     }
 }
@@ -178,5 +245,8 @@ impl CdiStandIn {
 impl Drop for CdiStandIn {
     fn drop(&mut self) {
         self.ctx.stop.cancel();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }

@@ -44,7 +44,7 @@ mod webhook;
 
 pub use cache::Key;
 pub use config::CONFIG_NAME;
-pub use handle::CdiStandIn;
+pub use handle::{CdiStandIn, Shared};
 pub use journal::{Entry, What, Writes};
 pub use options::{Controllers, Fidelity, Options};
 pub use script::Behaviour;
@@ -65,6 +65,8 @@ struct Ctx {
     runs: Mutex<HashMap<String, Arc<run::Run>>>,
     /// Chores under way by what and whose, each with the one to run after it.
     busy: Mutex<HashMap<String, Option<engine::Chore>>>,
+    /// Where everything runs.
+    runtime: tokio::runtime::Handle,
     /// Ends every task.
     stop: tokio_util::sync::CancellationToken,
 }
@@ -79,6 +81,6 @@ impl Ctx {
                 () = stop.cancelled() => {}
             }
         };
-        tokio::spawn(task).abort_handle()
+        self.runtime.spawn(task).abort_handle()
     }
 }

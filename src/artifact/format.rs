@@ -81,7 +81,9 @@ impl FromStr for Format {
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let known = Self::ALL.into_iter().find(|format| format.to_string() == text);
-        known.ok_or_else(|| InvalidValue::new("disk format", text, "must be `qcow2` or `raw`, with `.xz`, `.zst`, `.gz` or nothing after it"))
+        known.ok_or_else(|| {
+            InvalidValue::new("disk format", text, "must be `qcow2` or `raw`, with `.xz`, `.zst`, `.gz` or nothing after it")
+        })
     }
 }
 

@@ -174,7 +174,7 @@ fn same_targets(live: Option<&serde_json::Value>, wanted: Option<&serde_json::Va
 fn with_live_spelling(entry: &Entry, object: &GoldenImage) -> GoldenImageSpec {
     let mut spec = entry.spec.clone();
     if let (Some(wanted), Some(live)) = (&mut spec.storage, &object.spec.storage)
-        && same_targets(serde_json::to_value(&*live).ok().as_ref(), serde_json::to_value(&*wanted).ok().as_ref())
+        && same_targets(serde_json::to_value(live).ok().as_ref(), serde_json::to_value(&*wanted).ok().as_ref())
     {
         wanted.targets.clone_from(&live.targets);
     }

@@ -73,5 +73,7 @@ fn block_on<F: Future<Output = Result<Exit, Failure>>>(future: F) -> Result<Exit
 
 /// A client for the cluster that `KUBECONFIG`, `~/.kube/config` or the Pod's own account names.
 async fn client() -> Result<kube::Client, Failure> {
-    kube::Client::try_default().await.map_err(|error| Failure::new(format!("no cluster: {error}; set KUBECONFIG or run this inside a cluster")))
+    kube::Client::try_default()
+        .await
+        .map_err(|error| Failure::new(format!("no cluster: {error}; set KUBECONFIG or run this inside a cluster")))
 }

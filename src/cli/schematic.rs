@@ -33,7 +33,9 @@ pub(super) fn run(arguments: &SchematicArguments) -> Result<Exit, Failure> {
             Ok(Exit::Ok)
         }
         None => {
-            eprintln!("{shown}: the ID depends on how the factory spells this document: post it to the factory (POST /schematics) and use its answer");
+            eprintln!(
+                "{shown}: the ID depends on how the factory spells this document: post it to the factory (POST /schematics) and use its answer"
+            );
             Ok(Exit::No)
         }
     }

@@ -102,7 +102,14 @@ impl Hands {
     }
 
     /// Writes the header Secret and the CA, so that an importer finds them as they must be.
-    pub async fn write_headers(&self, memory: &Memory, uid: &str, golden: &GoldenName, disk: Digest, mark: (i32, i64)) -> Result<(), ActError> {
+    pub async fn write_headers(
+        &self,
+        memory: &Memory,
+        uid: &str,
+        golden: &GoldenName,
+        disk: Digest,
+        mark: (i32, i64),
+    ) -> Result<(), ActError> {
         let bundle = (self.ca_bundle)().ok_or(ActError::NoCertificate)?;
         let address = self.registry.grant(&Self::grant(uid, golden, disk));
         let params = PatchParams::apply(managers::GOLDEN).force();
@@ -111,7 +118,10 @@ impl Hands {
         maps.patch(manifest::SPOOL_CA, &params, &Patch::Apply(&map)).await.map_err(failed("cannot write the spool's CA"))?;
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.catalog);
         let secret = manifest::header_secret(golden, &self.catalog, &address.header_line());
-        secrets.patch(golden.as_str(), &params, &Patch::Apply(&secret)).await.map_err(failed("cannot write the importer's header Secret"))?;
+        secrets
+            .patch(golden.as_str(), &params, &Patch::Apply(&secret))
+            .await
+            .map_err(failed("cannot write the importer's header Secret"))?;
         remember(memory, uid, golden, |golden| golden.headers_written = Some(mark));
         Ok(())
     }

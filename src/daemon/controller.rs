@@ -282,7 +282,8 @@ impl Term {
     /// Adds what the spool and our own memory know of a golden.
     fn observe_importer(&self, target: &mut golden::ObservedTarget, uid: &str, status: &GoldenImageStatus, now: Timestamp) {
         let shown = target.golden.volume.take();
-        let disk = shown.as_ref().and_then(|volume| volume.disk_digest.clone()).or_else(|| status.disk.as_ref().map(|disk| disk.digest.clone()));
+        let disk =
+            shown.as_ref().and_then(|volume| volume.disk_digest.clone()).or_else(|| status.disk.as_ref().map(|disk| disk.digest.clone()));
         let Some(golden) = target.name.clone() else {
             target.golden.volume = shown;
             return;
@@ -311,7 +312,9 @@ impl Term {
         let waiting = target.golden.volume.as_ref().is_some_and(|volume| volume.phase != "Succeeded") && !target.golden.importer.connected;
         if waiting && let Some(config) = self.shared.cluster.cdi_config.get("", "config") {
             target.golden.trouble = observe::proxy_in_the_way(Some(&config), &self.shared.spool_host).map(|host| {
-                let message = format!("CDI's importers use a proxy (CDIConfig `importProxy`), and the spool's host is not in its `noProxy`: add `{host}`.");
+                let message = format!(
+                    "CDI's importers use a proxy (CDIConfig `importProxy`), and the spool's host is not in its `noProxy`: add `{host}`."
+                );
                 (Reason::ImportProxyInTheWay, message)
             });
         }
@@ -366,7 +369,14 @@ impl Term {
         Ok(did)
     }
 
-    async fn act(&self, object: &GoldenImage, uid: &str, observed: &Observed, status: &GoldenImageStatus, action: &Action) -> Result<(), ActError> {
+    async fn act(
+        &self,
+        object: &GoldenImage,
+        uid: &str,
+        observed: &Observed,
+        status: &GoldenImageStatus,
+        action: &Action,
+    ) -> Result<(), ActError> {
         let Ok(image) = &observed.image else { return Ok(()) };
         let (hands, memory) = (&self.hands, &self.memory);
         tracing::debug!(image = %image.name, ?action, "acting");
@@ -408,8 +418,7 @@ impl Term {
         let (egress, ca) = (self.shared.egress.clone(), self.ca_bundle(image));
         self.jobs.start(uid, image.name.as_str(), |_, _| async move {
             let Schematic::Document(document) = &talos.schematic else { return FetchView::Idle };
-            let request =
-                SchematicRequest { factory_url: &talos.factory_url, document, ca_bundle: ca.as_deref(), credentials: None };
+            let request = SchematicRequest { factory_url: &talos.factory_url, document, ca_bundle: ca.as_deref(), credentials: None };
             match egress.resolve_schematic(&request).await {
                 Ok(id) => FetchView::Schematic(id),
                 Err(error) => FetchView::Failed { reason: error.reason(), message: error.to_string(), retry_after: error.retry_after() },
@@ -422,10 +431,9 @@ impl Term {
         let Some(identity) = image.identity(schematic_id.as_ref()) else { return };
         let (intake, metrics) = (self.shared.intake.clone(), Arc::clone(&self.shared.metrics));
         let fits: crate::intake::Fits = Arc::new(move |disk| match largest_target {
-            Some(largest) if largest < disk => Err(format!(
-                "The disk has {disk} and the largest target {largest}: it needs at least {}.",
-                disk.round_up_to_mib()
-            )),
+            Some(largest) if largest < disk => {
+                Err(format!("The disk has {disk} and the largest target {largest}: it needs at least {}.", disk.round_up_to_mib()))
+            }
             _ => Ok(()),
         });
         let request = IntakeRequest {
@@ -486,7 +494,8 @@ impl Term {
         let asked = UpstreamView { checked: Timestamp::now(), difference: None };
         let before = self.memory.with(uid, |memory| memory.upstream.replace(asked.clone()));
         let Some(artifact) = status.artifact.clone() else { return };
-        let (egress, source, ca, queue) = (self.shared.egress.clone(), image.source.clone(), self.ca_bundle(image), Arc::clone(&self.shared.queue));
+        let (egress, source, ca, queue) =
+            (self.shared.egress.clone(), image.source.clone(), self.ca_bundle(image), Arc::clone(&self.shared.queue));
         let (name, uid) = (object.name_any(), uid.to_owned());
         let this = self.memory.clone();
         tokio::spawn(async move {

@@ -117,7 +117,8 @@ async fn apply(
         }
         // The API server's schema and CEL hold what the parser holds, and a field manager's conflict names the field.
         Err(kube::Error::Api(status)) if matches!(status.code, 409 | 422) => {
-            let index = list.entries.iter().flatten().find(|entry| entry.name.as_str() == name).map(|entry| entry.index).unwrap_or_default();
+            let index =
+                list.entries.iter().flatten().find(|entry| entry.name.as_str() == name).map(|entry| entry.index).unwrap_or_default();
             let message = format!("images[{index}] ({name}): {}", status.message);
             let mut current = std::mem::take(told);
             tell(shared, facts, &current.clone(), &mut current, Reason::InvalidEntry, &message);

@@ -19,16 +19,15 @@ use super::{
 };
 use crate::{
     api::GoldenImageStatus,
-    golden::Queue,
     artifact::Limits,
+    golden::Queue,
     intake::{Bandwidth, Intake},
     run::{
         certs::{self, Keeper, Profile, Resolver},
-        client,
-        events,
+        client, events,
         health::{self, Health, Probe},
         lease::{self, Claim, Elector, Leadership},
-        metrics::{Metrics, Status, WatchSample},
+        metrics::{Metrics, Status},
         shutdown::{Stage, Supervisor},
     },
     source::Egress,
@@ -38,8 +37,6 @@ use crate::{
 
 /// How long tasks may take to end.
 const GRACE: Duration = Duration::from_secs(25);
-/// How old a watch may get before the process counts as stuck: the watch's own timeout, and one more try.
-const WATCH_LIMIT: Duration = Duration::from_secs(480);
 
 /// Runs the daemon to its end.
 pub fn main(arguments: RunArguments) -> ExitCode {
@@ -127,7 +124,8 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     let (elector, leadership) = Elector::new(&config, &arguments.catalog_namespace, lease::LEASE_NAME, identity.clone(), timing)?;
 
     let (directory, size) = (arguments.spool_dir.clone(), settings.spool_size.bytes());
-    let store = tokio::task::spawn_blocking(move || Store::open(&directory, size)).await.map_err(|error| Fatal::Other(error.to_string()))??;
+    let store =
+        tokio::task::spawn_blocking(move || Store::open(&directory, size)).await.map_err(|error| Fatal::Other(error.to_string()))??;
     let egress = Egress::new(settings.egress.clone())?;
     let intake = intake(&settings, &egress, &store);
 
@@ -160,7 +158,11 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         pulses.push(pulse.clone());
         health.add(Probe::Live, &format!("watch {}", pulse.kind()), {
             let pulse = pulse.clone();
-            move || if pulse.age() < WATCH_LIMIT { Ok(()) } else { Err(format!("silent for {} s", pulse.age().as_secs())) }
+            move || pulse.live(std::time::Instant::now())
+        });
+        health.add(Probe::Ready, &format!("watch {}", pulse.kind()), {
+            let pulse = pulse.clone();
+            move || pulse.ready()
         });
         supervisor.spawn(&format!("watch {}", pulse.kind()), Stage::Work, |stop| async move {
             tokio::select! { () = stop.cancelled() => {}, () = watch.run => {} }
@@ -169,7 +171,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     }
     metrics.on_scrape(move |metrics| {
         for pulse in &pulses {
-            metrics.watch(pulse.kind(), WatchSample { age: Some(pulse.age()), synced: true, unreadable: pulse.odd(), failures: pulse.failures() });
+            metrics.watch(pulse.kind(), pulse.sample(std::time::Instant::now()));
         }
     });
     health.add(Probe::Ready, "caches", {
@@ -202,11 +204,14 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         let (config, leadership) = (config.clone(), leadership.clone());
         // While an import begun under the old CA may still run, the old CA stays in the bundle.
         let cluster = cluster.clone();
-        let importing = move || cluster.volumes.all().iter().any(|volume| volume.status.read().and_then(|status| status.phase.as_deref()) != Some("Succeeded"));
+        let importing = move || {
+            cluster.volumes.all().iter().any(|volume| volume.status.read().and_then(|status| status.phase.as_deref()) != Some("Succeeded"))
+        };
         move |stop| async move { keeper.run(&config, Some(leadership), importing, stop).await }
     });
     supervisor.spawn("leader", Stage::Work, {
-        let leader = Leader { config, shared, leadership, resolver, spool_url, arguments, hold: settings.importer_hold, list_changed, store };
+        let leader =
+            Leader { config, shared, leadership, resolver, spool_url, arguments, hold: settings.importer_hold, list_changed, store };
         move |stop| leader.run(spool_listener, stop)
     });
 
@@ -256,7 +261,10 @@ fn images_of(cluster: &Cluster, golden: &str) -> Vec<String> {
     let will_have = |image: &&Arc<crate::api::GoldenImage>| {
         let resolved = image.status.as_ref().and_then(|status| status.schematic_id.as_ref()).and_then(|id| id.parse().ok());
         let parsed = crate::api::parse_image(image).ok();
-        parsed.and_then(|parsed| parsed.golden_name(resolved.as_ref(), None)).and_then(Result::ok).is_some_and(|name| golden.starts_with(name.as_str()))
+        parsed
+            .and_then(|parsed| parsed.golden_name(resolved.as_ref(), None))
+            .and_then(Result::ok)
+            .is_some_and(|name| golden.starts_with(name.as_str()))
     };
     images.iter().filter(will_have).map(|image| image.name_any()).collect()
 }
@@ -269,7 +277,8 @@ fn not_ready(cluster: &Cluster) -> Vec<String> {
 
 /// The intake with the hoster's limits.
 fn intake(settings: &Settings, egress: &Egress, store: &Store) -> Intake {
-    let bandwidth = settings.bandwidth.and_then(|rate| std::num::NonZeroU64::new(rate.bytes())).map_or_else(Bandwidth::default, Bandwidth::limited);
+    let bandwidth =
+        settings.bandwidth.and_then(|rate| std::num::NonZeroU64::new(rate.bytes())).map_or_else(Bandwidth::default, Bandwidth::limited);
     let limits = Limits { max_virtual_size: settings.largest_disk.bytes(), ..Limits::default() };
     Intake { egress: egress.clone(), store: store.clone(), limits, bandwidth }
 }
@@ -397,7 +406,10 @@ pub(super) fn record_metrics(metrics: &Metrics, name: &str, old: &GoldenImageSta
             None => metrics.forget_progress(name, Some(class)),
         }
         let before = old.targets.iter().find(|other| other.requested_class == target.requested_class);
-        if let Some(began) = before.filter(|before| target.claim_uid.is_some() && before.claim_uid != target.claim_uid).and_then(|before| before.started_time.as_ref()) {
+        if let Some(began) = before
+            .filter(|before| target.claim_uid.is_some() && before.claim_uid != target.claim_uid)
+            .and_then(|before| before.started_time.as_ref())
+        {
             let took = k8s_openapi::jiff::Timestamp::now().duration_since(began.0).unsigned_abs();
             metrics.import_took(class, took);
         }

@@ -59,6 +59,9 @@ pub struct RunArguments {
     /// Where the spool keeps its disks.
     #[arg(long, default_value = "/var/lib/golden-catalog/spool")]
     pub spool_dir: PathBuf,
+    /// How much of the spool's volume may be used, such as `64Gi`; overrides the settings file.
+    #[arg(long, value_parser = |text: &str| text.parse::<DiskSize>().map_err(|error| error.to_string()))]
+    pub spool_size: Option<DiskSize>,
     /// Where the spool listens for importers.
     #[arg(long, default_value = "0.0.0.0:8443")]
     pub spool_listen: SocketAddr,
@@ -228,6 +231,7 @@ impl RunArguments {
             Some(path) => read(path)?,
             None => Settings::default(),
         };
+        settings.spool_size = self.spool_size.unwrap_or(settings.spool_size);
         settings.egress.allow_loopback |= self.egress_allow_loopback;
         settings.egress.resolver = self.resolver.or(settings.egress.resolver);
         if settings.egress.proxy == ProxySettings::default() {
@@ -298,7 +302,9 @@ mod tests {
 
     #[test]
     fn reads_what_a_hoster_writes_and_refuses_slips() {
-        let settings: Settings = serde_saphyr::from_str("importDeadline: 20m\nbandwidth: 100Mi\nlease: {duration: 3s, renewDeadline: 2s, retryPeriod: 500ms}\n").expect("settings");
+        let settings: Settings =
+            serde_saphyr::from_str("importDeadline: 20m\nbandwidth: 100Mi\nlease: {duration: 3s, renewDeadline: 2s, retryPeriod: 500ms}\n")
+                .expect("settings");
         assert_eq!(settings.import_deadline, Duration::from_secs(1200));
         assert_eq!(settings.lease.retry_period, Duration::from_millis(500));
         for bad in ["importDeadline: 20", "importdeadline: 20m", "importDeadline: -5m", "spoolSize: 0"] {

@@ -59,6 +59,12 @@ pub(super) fn progress(draft: &mut Draft<'_>, states: &[TargetState]) -> FetchSt
             fetch.started_time.get_or_insert_with(|| whole_seconds(draft.now));
             fetch.progress_percent = percent.map(|percent| i32::from(percent.min(100)) / 10 * 10);
             draft.wants.fetch = true;
+            // A retry that has not got further than the last attempt is no news: the reason stays until bytes flow.
+            if fetch.last_failure.is_some() && fetch.progress_percent.unwrap_or(0) == 0 {
+                let state = failed(draft, &fetch);
+                draft.status.fetch = Some(fetch);
+                return state;
+            }
             let shown = fetch.progress_percent.filter(|percent| *percent > 0).map(|percent| format!(" ({percent} %)")).unwrap_or_default();
             FetchState::Working(Reason::Fetching, format!("The image is being downloaded and verified{shown}."))
         }
@@ -121,6 +127,9 @@ fn begin(draft: &mut Draft<'_>, fetch: &mut FetchStatus, counts: bool) -> FetchS
     let largest_target = sizes.and_then(|sizes| sizes.into_iter().max());
     let frozen_disk = draft.frozen_disk();
     draft.after.push(Action::Fetch { largest_target, frozen_disk });
+    if fetch.last_failure.is_some() {
+        return failed(draft, fetch);
+    }
     FetchState::Working(Reason::Fetching, "The image is being downloaded and verified.".to_owned())
 }
 
@@ -166,10 +175,5 @@ fn failed(draft: &mut Draft<'_>, fetch: &FetchStatus) -> FetchState {
             draft.wake_at(at);
         }
     }
-    let next = fetch.next_attempt_time.as_ref().map(|at| format!(" Tried again at {}.", at.0)).unwrap_or_default();
-    FetchState::Failed {
-        reason,
-        message: format!("{} (attempt {}){next}", failure.message.trim_end_matches('.'), fetch.attempts),
-        terminal,
-    }
+    FetchState::Failed { reason, message: failure.message.clone(), terminal }
 }

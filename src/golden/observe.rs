@@ -32,8 +32,8 @@ fn class_facts(class: &k8s_openapi::api::storage::v1::StorageClass) -> ClassFact
         allows_expansion: class.allow_volume_expansion == Some(true),
         has_allowed_topologies: class.allowed_topologies.as_ref().is_some_and(|topologies| !topologies.is_empty()),
         waits_for_consumer: class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
-        is_default: annotated("storageclass.kubernetes.io/is-default-class")
-            || annotated("storageclass.beta.kubernetes.io/is-default-class"),
+        is_default: annotated("storageclass.kubernetes.io/is-default-class"),
+        is_beta_default: annotated("storageclass.beta.kubernetes.io/is-default-class"),
         is_virt_default: annotated("storageclass.kubevirt.io/is-default-virt-class"),
         created: class.creation_timestamp().map_or(0, |at| at.0.as_second()),
     }

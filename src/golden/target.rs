@@ -288,7 +288,7 @@ fn failed_before(status: &TargetStatus, limit: i32) -> TargetState {
     let (reason, message) = status.last_failure.as_ref().map_or((Reason::ImportFailed, String::new()), |failure| {
         (failure.reason.parse().unwrap_or(Reason::ImportFailed), failure.message.clone())
     });
-    let mut state = TargetState::trouble(reason, format!("{message} (attempt {} of {limit})", status.attempts));
+    let mut state = TargetState::trouble(reason, message);
     state.terminal |= status.attempts >= limit;
     state
 }

@@ -54,7 +54,7 @@ impl DiskSize {
 impl fmt::Display for DiskSize {
     /// The shortest exact binary form: `6Gi`, `4247Mi`, `196624`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (suffix, factor) = SUFFIXES[..6].iter().rev().find(|(_, factor)| self.0 % factor == 0).unwrap_or(&("", 1));
+        let (suffix, factor) = SUFFIXES[..6].iter().rev().find(|(_, factor)| self.0.is_multiple_of(*factor)).unwrap_or(&("", 1));
         write!(f, "{}{suffix}", self.0 / factor)
     }
 }

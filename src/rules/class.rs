@@ -19,8 +19,10 @@ pub struct ClassFacts {
     pub has_allowed_topologies: bool,
     /// Whether volumes are made when a pod first needs them.
     pub waits_for_consumer: bool,
-    /// Whether it is the cluster's default, by the annotation or its former beta name.
+    /// Whether it is the cluster's default.
     pub is_default: bool,
+    /// Whether only the annotation's former beta name says so: Kubernetes still reads it, CDI does not.
+    pub is_beta_default: bool,
     /// Whether it is KubeVirt's default for disks.
     pub is_virt_default: bool,
     /// When it was created, in seconds since 1970.
@@ -64,13 +66,17 @@ pub enum Shape {
 
 /// The class a claim without one gets (R14): KubeVirt's default before the cluster's, the newest of several, then the name.
 ///
-/// As CDI chooses (`GetPlatformDefaultStorageClass` in its pkg/controller/common/util.go), and Kubernetes' admission plugin, which knows no KubeVirt default.
+/// As CDI chooses (`GetPlatformDefaultStorageClass` in its pkg/controller/common/util.go), and Kubernetes' admission plugin, which knows no KubeVirt default. A class that is default by the beta annotation alone is what CDI does not see and Kubernetes fills in afterwards, so it comes last for CDI and counts in full for a bare claim. The chart decides alike (`defaultClasses` in e2e/charts/vectors.yaml).
 pub fn default_class(classes: &Classes, shape: Shape) -> Option<&ClassFacts> {
     let newest = |is_default: fn(&ClassFacts) -> bool| {
         classes.values().filter(|class| is_default(class)).min_by_key(|class| (Reverse(class.created), class.name.as_str()))
     };
-    let virt = if shape == Shape::Storage { newest(|class| class.is_virt_default) } else { None };
-    virt.or_else(|| newest(|class| class.is_default))
+    match shape {
+        Shape::Storage => newest(|class| class.is_virt_default)
+            .or_else(|| newest(|class| class.is_default))
+            .or_else(|| newest(|class| class.is_beta_default)),
+        Shape::Claim => newest(|class| class.is_default || class.is_beta_default),
+    }
 }
 
 /// Why a target's class cannot be settled.
@@ -146,13 +152,14 @@ mod tests {
 
     use super::*;
 
-    /// `name[*][!]@created`: `*` the cluster's default, `!` KubeVirt's.
+    /// `name[*][!][~]@created`: `*` the cluster's default, `!` KubeVirt's, `~` the cluster's by the beta annotation.
     fn classes(list: &str) -> Classes {
         let class = |text: &str| {
             let (name, created) = text.split_once('@').unwrap_or((text, "0"));
             let facts = ClassFacts {
-                name: name.trim_end_matches(['*', '!']).to_owned(),
+                name: name.trim_end_matches(['*', '!', '~']).to_owned(),
                 is_default: name.contains('*'),
+                is_beta_default: name.contains('~'),
                 is_virt_default: name.contains('!'),
                 created: created.parse().expect("a number"),
                 ..ClassFacts::default()
@@ -171,6 +178,8 @@ mod tests {
     #[case::newest("a*@5 b*@7 c*@6", Some("b"), Some("b"))]
     #[case::then_name("c*@5 a*@5 b*@5", Some("a"), Some("a"))]
     #[case::newest_virt("a!@1 b!@2 c*@3", Some("b"), Some("c"))]
+    #[case::beta_is_last_for_cdi("a*@1 b~@2", Some("a"), Some("b"))]
+    #[case::beta_alone("a b~", Some("b"), Some("b"))]
     fn the_default_as_cdi_and_kubernetes_choose_it(#[case] list: &str, #[case] storage: Option<&str>, #[case] claim: Option<&str>) {
         let classes = classes(list);
         let name = |shape| default_class(&classes, shape).map(|class| class.name.as_str());

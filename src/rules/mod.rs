@@ -5,12 +5,19 @@
 
 pub mod capability;
 pub mod class;
+pub mod clone;
+pub mod consumers;
 pub mod dependence;
 mod edit;
+pub mod freeze;
+pub mod golden;
 mod import;
 pub mod marks;
 pub mod modes;
+pub mod pods;
+pub mod pool;
 mod reason;
+pub mod repair;
 mod rolling;
 pub mod size;
 

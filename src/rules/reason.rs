@@ -87,7 +87,7 @@ reasons! {
     /// The TLS connection could not be trusted.
     TLSFailed { terminal: false, remedy: "Put the upstream's CA into `caBundleRef`, or mend its certificate." }
     /// An address, redirect or header that the daemon will not follow.
-    EgressRefused { terminal: false, remedy: "Use an address that does not lead to a private, loopback or metadata address." }
+    EgressRefused { terminal: false, remedy: "Use an address that leads straight to the file as it is; redirects to private addresses can be allowed in the daemon's settings." }
     /// Upstream says the request itself is wrong.
     InvalidSource { terminal: true, remedy: "Correct the entry: make a new one, since a source cannot be edited." }
     /// The bytes are not whole.

@@ -130,11 +130,16 @@ mod tests {
         let health = Health::new();
         let (synced, failed) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::<String>::new()));
         let (of_synced, of_failed) = (synced.clone(), failed.clone());
-        health.add(Probe::Ready, "watch DataVolume", move || of_synced.load(Ordering::SeqCst).then_some(()).ok_or("not synced yet".to_owned()));
+        health.add(Probe::Ready, "watch DataVolume", move || {
+            of_synced.load(Ordering::SeqCst).then_some(()).ok_or("not synced yet".to_owned())
+        });
         health.add(Probe::Live, "process", move || of_failed.get().map_or(Ok(()), |why| Err(why.clone())));
         let (url, stop, server) = start(health.router()).await;
 
-        assert_eq!(ask(format!("{url}/readyz"), None).await, (503, "text/plain; charset=utf-8".into(), "watch DataVolume: not synced yet\n".into()));
+        assert_eq!(
+            ask(format!("{url}/readyz"), None).await,
+            (503, "text/plain; charset=utf-8".into(), "watch DataVolume: not synced yet\n".into())
+        );
         assert_eq!(ask(format!("{url}/healthz"), None).await.0, 200, "not being ready is no reason to be restarted");
         synced.store(true, Ordering::SeqCst);
         assert_eq!(ask(format!("{url}/readyz"), None).await.2, "ok\n");

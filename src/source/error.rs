@@ -1,22 +1,28 @@
-//! What an upstream did, as one closed list: each fault has its reason (R9) and says where it happened.
+//! A failed request: the reason of each fault (R9), where it happened, and what may still be done about it.
 
-use std::{fmt, net::IpAddr, time::Duration};
+use std::{fmt, time::Duration};
 
 use http::StatusCode;
 use url::Url;
 
-use super::address::AddressClass;
-use crate::{
-    model::{SchematicId, public_url},
-    rules::Reason,
-};
+pub use super::fault::{Fault, RedirectRefusal};
+use crate::{model::public_url, rules::Reason};
 
 /// A failed request: what happened, where, and under which request ID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{fault} ({at})")]
 pub struct SourceError {
     fault: Box<Fault>,
     at: At,
+}
+
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.fault {
+            // Each of them says where it happened.
+            Fault::AllFailed { .. } => write!(f, "{}", self.fault),
+            fault => write!(f, "{fault} ({})", self.at),
+        }
+    }
 }
 
 /// Where a request went: the URL in its public form, and the ID that upstream's own log may know.
@@ -33,9 +39,9 @@ impl At {
 }
 
 impl fmt::Display for At {
+    /// The URL alone: a text that differs with each attempt would be written into status again and again. The ID is logged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.url)?;
-        if self.request_id.is_empty() { Ok(()) } else { write!(f, ", request {}", self.request_id) }
+        f.write_str(&self.url)
     }
 }
 
@@ -46,236 +52,12 @@ pub(super) fn shown(url: &Url) -> String {
     if text.chars().count() > LONGEST { text.chars().take(LONGEST).chain(['…']).collect() } else { text }
 }
 
-/// What went wrong with a request.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// The name has no address, or DNS did not say.
-    #[error("the name {host:?} could not be resolved: {what}")]
-    Unresolved {
-        /// The name.
-        host: String,
-        /// What the resolver said.
-        what: String,
-    },
-    /// Every address of the host is one that the daemon must not connect to.
-    #[error("{host:?} leads to {address}, {class}, which the daemon does not connect to{}", if *led { " when an upstream names it" } else { "" })]
-    AddressRefused {
-        /// The host that was asked for.
-        host: String,
-        /// The first refused address.
-        address: IpAddr,
-        /// What kind of address it is.
-        class: AddressClass,
-        /// Whether an upstream, not the hoster, named the host.
-        led: bool,
-    },
-    /// No TCP connection.
-    #[error("no connection to {peer}: {what}")]
-    Unreachable {
-        /// Host and port.
-        peer: String,
-        /// What the system said.
-        what: String,
-    },
-    /// The proxy did not open a tunnel or wants credentials.
-    #[error("the proxy {proxy} {what}")]
-    Proxy {
-        /// The proxy in its public form.
-        proxy: String,
-        /// What it did.
-        what: String,
-    },
-    /// The TLS connection could not be trusted.
-    #[error("the TLS connection to {peer} failed: {what}")]
-    Tls {
-        /// Host and port.
-        peer: String,
-        /// Why, in words.
-        what: String,
-    },
-    /// `caBundleRef` or the global bundle holds no usable certificate.
-    #[error("the CA bundle cannot be used: {what}")]
-    CaBundle {
-        /// Why.
-        what: String,
-    },
-    /// The URL, though well-formed, is not one that HTTP can ask for.
-    #[error("this address cannot be asked for over HTTP")]
-    UnfitAddress,
-    /// The credentials hold what no header may, such as a line break at a token's end.
-    #[error("the credentials hold a character that no header may, such as a line break")]
-    UnfitCredentials,
-    /// A redirect that is not followed.
-    #[error("upstream redirected to {to}: {why}")]
-    RedirectRefused {
-        /// The target in its public form, or what stood in its place.
-        to: String,
-        /// Why it is not followed.
-        why: RedirectRefusal,
-    },
-    /// The response head is larger than allowed.
-    #[error("upstream sent more than {limit} bytes or 100 lines of headers")]
-    HeadersTooLarge {
-        /// The limit in bytes.
-        limit: usize,
-    },
-    /// The body is encoded although the identity was asked for.
-    #[error(
-        "upstream sent the file with `{header}: {coding}` though only `identity` was asked for; have the server, or the cache before it, serve the file as it is"
-    )]
-    Encoded {
-        /// The header that says so.
-        header: &'static str,
-        /// The coding, cleaned.
-        coding: String,
-    },
-    /// What came back is not HTTP.
-    #[error("upstream did not answer in HTTP: {what}")]
-    NotHttp {
-        /// What was wrong with it.
-        what: String,
-    },
-    /// No answer within the deadline.
-    #[error("upstream did not answer within {}", seconds(*.after))]
-    NoAnswer {
-        /// The deadline.
-        after: Duration,
-    },
-    /// The body stopped, or trickles.
-    #[error("upstream sent {received} bytes and then too little for {}", seconds(*.after))]
-    Stalled {
-        /// Bytes received in this stream.
-        received: u64,
-        /// The idle deadline.
-        after: Duration,
-    },
-    /// The connection broke in mid-body.
-    #[error("the connection broke after {received} bytes: {what}")]
-    Interrupted {
-        /// Bytes received in this stream.
-        received: u64,
-        /// What the system said.
-        what: String,
-    },
-    /// The body ended before its announced end.
-    #[error("upstream ended the file after {received} bytes{}", announced.map(|n| format!(" of the {n} it announced")).unwrap_or_default())]
-    Truncated {
-        /// Bytes received in this stream.
-        received: u64,
-        /// Bytes that this stream should have had.
-        announced: Option<u64>,
-    },
-    /// More bytes than announced.
-    #[error("upstream sent more than the {announced} bytes it announced")]
-    Excess {
-        /// Bytes that the stream should have had.
-        announced: u64,
-    },
-    /// A part was sent though the whole was asked for, or another part than the one asked for.
-    #[error("upstream sent a wrong part of the file: {what}")]
-    WrongPart {
-        /// What it sent.
-        what: String,
-    },
-    /// The artifact is larger than the cap.
-    #[error("the file is larger than the limit of {limit} bytes{}", announced.map(|n| format!(": {n} bytes were announced")).unwrap_or_default())]
-    TooLarge {
-        /// The cap.
-        limit: u64,
-        /// What was announced, if anything.
-        announced: Option<u64>,
-    },
-    /// Upstream answered with a status that is not the file.
-    #[error("upstream answered {status}{}{}", quoted(text), hint.map(|hint| format!(" ({hint})")).unwrap_or_default())]
-    Status {
-        /// The status.
-        status: StatusCode,
-        /// The body's text, bounded, cleaned and without secrets; empty where there is none worth repeating.
-        text: String,
-        /// When upstream wants to be asked again.
-        retry_after: Option<Duration>,
-        /// What this answer means here, where that is known.
-        hint: Option<&'static str>,
-    },
-    /// The factory does not know yet what it was just given: replicas cache "not found" for 30 s (images.md §1.2).
-    #[error("the factory does not know schematic {id} yet, though it has been given")]
-    SchematicNotYetKnown {
-        /// The ID.
-        id: SchematicId,
-    },
-    /// The schematic document now has another ID than the recorded one.
-    #[error("the factory now gives the schematic the ID {now}, but this image was made for {recorded}")]
-    SchematicIdChanged {
-        /// The recorded ID.
-        recorded: SchematicId,
-        /// The factory's answer.
-        now: SchematicId,
-    },
-    /// What answered is no Image Factory.
-    #[error("the answer is not that of a Talos Image Factory: {what}")]
-    NotAFactory {
-        /// What was missing.
-        what: String,
-    },
-    /// This kind of source cannot be opened as a file.
-    #[error("{what} cannot be opened as a file")]
-    NotAFile {
-        /// The kind.
-        what: &'static str,
-    },
-    /// The origin and its mirrors all failed.
-    #[error("{}", joined(.failures))]
-    AllFailed {
-        /// Which of the failures gives the reason.
-        telling: usize,
-        /// One failure a place, in the order asked.
-        failures: Vec<SourceError>,
-    },
-}
-
-/// Why a redirect is not followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum RedirectRefusal {
-    /// More redirects than allowed.
-    #[error("too many redirects, or a loop")]
-    TooMany,
-    /// `Location` is missing, too long or no URL.
-    #[error("this is no usable address")]
-    Unusable,
-    /// Another scheme than HTTP(S).
-    #[error("only http and https are followed")]
-    Scheme,
-    /// From an encrypted connection to a plain one.
-    #[error("a redirect from https to http is not followed")]
-    Downgrade,
-    /// The target holds credentials.
-    #[error("an address with credentials is not followed")]
-    Credentials,
-    /// A request with a body was redirected in a way that would lose it, or would carry it to another host.
-    #[error("a request with a body is not sent elsewhere; write that address into the entry")]
-    Body,
-}
-
-/// `, "text"` or nothing.
-fn quoted(text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!(": {text:?}") }
-}
-
-/// A duration as people read it.
-fn seconds(duration: Duration) -> String {
-    match duration.as_millis() {
-        millis if millis % 60_000 == 0 => format!("{} min", millis / 60_000),
-        millis if millis % 1_000 == 0 => format!("{} s", millis / 1_000),
-        millis => format!("{millis} ms"),
-    }
-}
-
-/// Several failures in one text.
-fn joined(failures: &[SourceError]) -> String {
-    failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-}
-
 impl SourceError {
+    /// The ID that the request was sent with, which upstream's own log may know.
+    pub fn request_id(&self) -> &str {
+        &self.at.request_id
+    }
+
     /// How long to wait for a schematic that one replica of a factory knows and another denies: its negative cache's lifetime.
     const SCHEMATIC_DELAY: Duration = Duration::from_secs(30);
 
@@ -451,7 +233,9 @@ mod tests {
         let error = SourceError::new(fault, at());
         assert_eq!(error.reason(), reason);
         assert_eq!(error.keeps_received(), keeps);
-        assert!(error.to_string().ends_with("(https://up.example/a, request 0f)"), "{error}");
+        assert!(error.to_string().ends_with("(https://up.example/a)"), "{error}");
+        // In the log, not in the text: it differs with each attempt.
+        assert_eq!(error.request_id(), "0f");
     }
 
     #[rstest]

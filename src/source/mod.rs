@@ -17,6 +17,7 @@ mod connect;
 mod credentials;
 mod dns;
 mod error;
+mod fault;
 mod mirror;
 mod open;
 mod probe;

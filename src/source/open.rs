@@ -237,7 +237,7 @@ impl Egress {
     /// Keeps the failure of one place; a factory that does not know a document's schematic is given it.
     pub(super) async fn note(&self, round: &mut Round, request: &OpenRequest<'_>, place: &Place, error: SourceError) {
         let error = self.given_again(request, &round.target, place, error).await;
-        tracing::debug!(%error, "an upstream did not serve");
+        tracing::info!(%error, request_id = error.request_id(), "an upstream did not serve");
         if !error.is_worth_another_mirror() {
             round.places = Vec::new().into_iter();
         }

@@ -1,14 +1,14 @@
 //! The stores that the catalog's own objects are decided from, and the watches that fill them.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{future::Future, pin::Pin, sync::Arc, time::Instant};
 
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Pod},
     storage::v1::StorageClass,
 };
-use kube::{Api, Client, ResourceExt as _, core::DeserializeGuard};
+use kube::{Client, ResourceExt as _};
 
-use super::{Change, CrdFacts, InstalledKinds, Pulse, Store, WatchSettings, feed, run_while_installed};
+use super::{Change, Pulse, Selection, Store, WatchSettings, WatchState, feed};
 use crate::{
     api::GoldenImage,
     foreign::{CdiConfig, Claim, DataVolume, StorageProfile},
@@ -75,8 +75,6 @@ pub struct Cluster {
     pub cdi_config: Store<CdiConfig>,
     /// ConfigMaps of the daemon's namespace.
     pub config_maps: Store<ConfigMapFacts>,
-    crds: Store<String>,
-    kinds: InstalledKinds,
 }
 
 /// A watch to be run, with its signs of life.
@@ -91,13 +89,13 @@ impl Cluster {
     /// Empty stores that tell `listener` who must look again.
     pub fn new(listener: impl Fn(Changed) + Send + Sync + 'static) -> Self {
         let tell: Arc<dyn Fn(Changed) + Send + Sync> = Arc::new(listener);
-        let kinds = InstalledKinds::default();
         Self {
             images: Store::new({
                 let tell = Arc::clone(&tell);
                 move |change| tell(Changed::Image(change.name.to_owned()))
             }),
-            volumes: Store::new(golden(&tell)),
+            // CDI may come and go: that concerns every image that waits for it.
+            volumes: Store::optional(golden(&tell), installed(&tell)),
             claims: Store::new(golden(&tell)),
             pods: Store::new({
                 let tell = Arc::clone(&tell);
@@ -108,17 +106,12 @@ impl Cluster {
                 }
             }),
             classes: Store::new(storage(&tell)),
-            profiles: Store::new(storage(&tell)),
-            cdi_config: Store::new(storage(&tell)),
+            profiles: Store::optional(storage(&tell), installed(&tell)),
+            cdi_config: Store::optional(storage(&tell), installed(&tell)),
             config_maps: Store::new({
                 let tell = Arc::clone(&tell);
                 move |change| tell(Changed::ConfigMap(change.name.to_owned()))
             }),
-            crds: Store::new({
-                let tell = Arc::clone(&tell);
-                move |_: &Change<'_, String>| tell(Changed::Storage)
-            }),
-            kinds,
         }
     }
 
@@ -143,81 +136,29 @@ impl Cluster {
         .find_map(|(kind, known)| (!known).then_some(kind))
     }
 
-    /// The watches to be run.
+    /// The watches to be run. `client` must not retry by itself ([`crate::run::client::reader`]).
     pub fn watches(&self, client: &Client, namespace: &str, catalog: &str, settings: WatchSettings) -> Vec<Watch> {
-        let mut watches = Vec::new();
-        watches.push(plain("GoldenImage", Api::all(client.clone()), &self.images, settings, |mut object: GoldenImage| {
-            object.metadata.managed_fields = None;
-            Some(object)
-        }));
-        watches.push(plain("PersistentVolumeClaim", Api::namespaced(client.clone(), catalog), &self.claims, settings, Some));
-        watches.push(plain("Pod", Api::namespaced(client.clone(), catalog), &self.pods, settings, |pod: Pod| Some(pod_facts(&pod))));
-        watches.push(plain("StorageClass", Api::all(client.clone()), &self.classes, settings, |mut class: StorageClass| {
-            class.metadata.managed_fields = None;
-            Some(ClassFacts { class })
-        }));
-        watches.push(plain("ConfigMap", Api::namespaced(client.clone(), namespace), &self.config_maps, settings, |map: ConfigMap| {
-            Some(ConfigMapFacts { uid: map.uid().unwrap_or_default(), data: map.data.unwrap_or_default() })
-        }));
-        watches.push(self.crd_watch(client, settings));
-        let optional = |crd| (crd, self.kinds.clone());
-        watches.push(while_installed("DataVolume", optional("datavolumes.cdi.kubevirt.io"), &self.volumes, settings, {
-            let (client, catalog) = (client.clone(), catalog.to_owned());
-            move || Api::namespaced(client.clone(), &catalog)
-        }));
-        watches.push(while_installed("StorageProfile", optional("storageprofiles.cdi.kubevirt.io"), &self.profiles, settings, {
-            let client = client.clone();
-            move || Api::all(client.clone())
-        }));
-        watches.push(while_installed("CDIConfig", optional("cdiconfigs.cdi.kubevirt.io"), &self.cdi_config, settings, {
-            let client = client.clone();
-            move || Api::all(client.clone())
-        }));
-        watches
-    }
-
-    fn crd_watch(&self, client: &Client, settings: WatchSettings) -> Watch {
-        let pulse = Pulse::new("CustomResourceDefinition");
-        let api: Api<DeserializeGuard<CrdFacts>> = Api::all(client.clone());
-        let (store, kinds, beat) = (self.crds.clone(), self.kinds.clone(), pulse.clone());
-        let run = Box::pin(async move {
-            let mut sink =
-                KindsSink { inner: store.sink(|crd: CrdFacts| crd.is_established().then(|| crd.name_any())), store: store.clone(), kinds };
-            feed(api, settings, &beat, &mut sink).await;
-        });
-        Watch { pulse, run }
-    }
-}
-
-/// Passes CRDs on to a store and tells [`InstalledKinds`] after each change.
-struct KindsSink<F> {
-    inner: super::store::StoreSink<String, F>,
-    store: Store<String>,
-    kinds: InstalledKinds,
-}
-
-impl<F: FnMut(CrdFacts) -> Option<String> + Send> super::Sink<CrdFacts> for KindsSink<F> {
-    fn begin(&mut self) {
-        super::Sink::<CrdFacts>::begin(&mut self.inner);
-    }
-
-    fn apply(&mut self, object: CrdFacts) {
-        self.inner.apply(object);
-        self.kinds.update(&self.store);
-    }
-
-    fn delete(&mut self, namespace: Option<&str>, name: &str) {
-        super::Sink::<CrdFacts>::delete(&mut self.inner, namespace, name);
-        self.kinds.update(&self.store);
-    }
-
-    fn odd(&mut self, namespace: Option<&str>, name: &str, error: &str) {
-        super::Sink::<CrdFacts>::odd(&mut self.inner, namespace, name, error);
-    }
-
-    fn synced(&mut self) {
-        super::Sink::<CrdFacts>::synced(&mut self.inner);
-        self.kinds.update(&self.store);
+        let everywhere = Selection::default;
+        let in_catalog = || Selection::in_namespace(catalog);
+        let watch = |kind| WatchState::new(kind, settings.limit, Instant::now());
+        vec![
+            run(client, watch("GoldenImage"), everywhere(), settings, &self.images, |mut object: GoldenImage| {
+                object.metadata.managed_fields = None;
+                Some(object)
+            }),
+            run(client, watch("PersistentVolumeClaim"), in_catalog(), settings, &self.claims, Some),
+            run(client, watch("Pod"), in_catalog(), settings, &self.pods, |pod: Pod| Some(pod_facts(&pod))),
+            run(client, watch("StorageClass"), everywhere(), settings, &self.classes, |mut class: StorageClass| {
+                class.metadata.managed_fields = None;
+                Some(ClassFacts { class })
+            }),
+            run(client, watch("ConfigMap"), Selection::in_namespace(namespace), settings, &self.config_maps, |map: ConfigMap| {
+                Some(ConfigMapFacts { uid: map.uid().unwrap_or_default(), data: map.data.unwrap_or_default() })
+            }),
+            run(client, watch("DataVolume").optional("datavolumes.cdi.kubevirt.io"), in_catalog(), settings, &self.volumes, Some),
+            run(client, watch("StorageProfile").optional("storageprofiles.cdi.kubevirt.io"), everywhere(), settings, &self.profiles, Some),
+            run(client, watch("CDIConfig").optional("cdiconfigs.cdi.kubevirt.io"), everywhere(), settings, &self.cdi_config, Some),
+        ]
     }
 }
 
@@ -231,55 +172,27 @@ fn storage<T>(tell: &Arc<dyn Fn(Changed) + Send + Sync>) -> impl Fn(&Change<'_, 
     move |_| tell(Changed::Storage)
 }
 
-fn plain<K, T>(
-    kind: &'static str,
-    api: Api<DeserializeGuard<K>>,
-    store: &Store<T>,
+fn installed(tell: &Arc<dyn Fn(Changed) + Send + Sync>) -> impl Fn() + Send + Sync + 'static {
+    let tell = Arc::clone(tell);
+    move || tell(Changed::Storage)
+}
+
+/// A watch that fills a store with what `trim` keeps.
+fn run<K, T>(
+    client: &Client,
+    state: WatchState,
+    selection: Selection,
     settings: WatchSettings,
+    store: &Store<T>,
     trim: impl FnMut(K) -> Option<T> + Send + 'static,
 ) -> Watch
 where
-    K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+    K: kube::Resource<DynamicType = ()> + serde::de::DeserializeOwned + Send + 'static,
     T: PartialEq + Send + Sync + 'static,
 {
-    let pulse = Pulse::new(kind);
-    let (mut sink, beat) = (store.sink(trim), pulse.clone());
-    Watch { pulse, run: Box::pin(async move { feed(api, settings, &beat, &mut sink).await }) }
-}
-
-fn while_installed<K>(
-    kind: &'static str,
-    (crd, kinds): (&'static str, InstalledKinds),
-    store: &Store<K>,
-    settings: WatchSettings,
-    api: impl Fn() -> Api<DeserializeGuard<K>> + Send + Sync + 'static,
-) -> Watch
-where
-    K: kube::Resource + Clone + PartialEq + serde::de::DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
-{
-    let pulse = Pulse::new(kind);
-    let (store, beat) = (store.clone(), pulse.clone());
-    let run = Box::pin(async move {
-        // While the kind is not installed nothing is watched, and nothing can be late.
-        let idle = beat.clone();
-        let ticking = async {
-            loop {
-                if store.state() == super::StoreState::NotInstalled {
-                    idle.beat();
-                }
-                tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-            }
-        };
-        let watching = run_while_installed(kinds.subscribe(), crd, &store, || {
-            let (api, store, beat) = (api(), store.clone(), beat.clone());
-            async move {
-                let mut sink = store.sink(Some);
-                feed(api, settings, &beat, &mut sink).await;
-            }
-        });
-        tokio::select! { () = ticking => {}, () = watching => {} }
-    });
-    Watch { pulse, run }
+    let pulse: Pulse = Arc::new(state);
+    let (client, state, mut sink) = (client.clone(), Arc::clone(&pulse), store.sink(trim));
+    Watch { pulse, run: Box::pin(async move { feed(client, selection, settings, &state, &mut sink).await }) }
 }
 
 /// Which claims a pod uses read-write: all but those its volume mounts read-only everywhere (CDI's own rule,

@@ -1,11 +1,15 @@
 //! What the cluster looks like: watches with their ages, and small stores of the facts that decisions need.
 
 mod cluster;
-mod kinds;
+pub mod evidence;
+pub mod facts;
+pub mod ledger;
+mod ledger_sink;
+pub mod requests;
 mod store;
 mod watch;
 
 pub use cluster::{Changed, ClassFacts, Cluster, ConfigMapFacts, PodFacts, Watch};
-pub use kinds::{CrdFacts, InstalledKinds, run_while_installed};
+pub use ledger_sink::LedgerSink;
 pub use store::{Change, Store, StoreState};
-pub use watch::{Pulse, Sink, WatchSettings, feed};
+pub use watch::{Key, Phase, Pulse, Selection, Sink, Unknown, WatchSettings, WatchState, feed};

@@ -44,6 +44,7 @@ pub struct Store<T> {
 struct Inner<T> {
     objects: RwLock<Objects<T>>,
     listener: Listener<T>,
+    installed: Box<dyn Fn() + Send + Sync>,
 }
 
 struct Objects<T> {
@@ -61,8 +62,14 @@ impl<T> Clone for Store<T> {
 impl<T: PartialEq> Store<T> {
     /// An empty store; `listener` is told of each change, while no lock is held.
     pub fn new(listener: impl Fn(&Change<'_, T>) + Send + Sync + 'static) -> Self {
+        Self::optional(listener, || {})
+    }
+
+    /// An empty store of a kind that need not be installed; `installed` is told when that changes, after the objects that went
+    /// along.
+    pub fn optional(listener: impl Fn(&Change<'_, T>) + Send + Sync + 'static, installed: impl Fn() + Send + Sync + 'static) -> Self {
         let objects = Objects { map: HashMap::new(), odd: HashMap::new(), state: StoreState::Syncing };
-        Self { inner: Arc::new(Inner { objects: RwLock::new(objects), listener: Box::new(listener) }) }
+        Self { inner: Arc::new(Inner { objects: RwLock::new(objects), listener: Box::new(listener), installed: Box::new(installed) }) }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Objects<T>> {
@@ -98,24 +105,34 @@ impl<T: PartialEq> Store<T> {
         self.state() != StoreState::Syncing
     }
 
-    /// Says that the cluster has no such kind, or that it has one again.
-    pub fn set_installed(&self, installed: bool) {
-        let gone: Vec<_> = {
+    /// The cluster has no such kind.
+    fn not_installed(&self) {
+        let (gone, news) = {
             let mut objects = self.write();
-            match (installed, objects.state) {
-                (true, StoreState::NotInstalled) => objects.state = StoreState::Syncing,
-                (true, _) => {}
-                (false, _) => objects.state = StoreState::NotInstalled,
-            }
-            if installed {
-                Vec::new()
-            } else {
-                objects.odd.clear();
-                objects.map.drain().collect()
-            }
+            objects.odd.clear();
+            let news = std::mem::replace(&mut objects.state, StoreState::NotInstalled) != StoreState::NotInstalled;
+            (objects.map.drain().collect::<Vec<_>>(), news)
         };
         for ((namespace, name), old) in gone {
             (self.inner.listener)(&Change { namespace: &namespace, name: &name, old: Some(&old), new: None });
+        }
+        if news {
+            (self.inner.installed)();
+        }
+    }
+
+    /// The cluster has such a kind; what was not complete before is not yet.
+    fn is_installed(&self) {
+        let news = {
+            let mut objects = self.write();
+            let news = objects.state == StoreState::NotInstalled;
+            if news {
+                objects.state = StoreState::Syncing;
+            }
+            news
+        };
+        if news {
+            (self.inner.installed)();
         }
     }
 
@@ -165,6 +182,7 @@ where
 {
     fn begin(&mut self) {
         self.seen.clear();
+        self.store.is_installed();
     }
 
     fn apply(&mut self, object: K) {
@@ -196,6 +214,10 @@ where
         drop(objects);
         // Kept only between a list's begin and its end.
         self.seen = HashSet::new();
+    }
+
+    fn not_installed(&mut self) {
+        self.store.not_installed();
     }
 }
 
@@ -271,10 +293,10 @@ mod tests {
         let mut sink = store.sink(trim);
         sink.apply(object("a", "1"));
         Sink::<ConfigMap>::synced(&mut sink);
-        store.set_installed(false);
+        Sink::<ConfigMap>::not_installed(&mut sink);
         assert!(store.is_known() && store.all().is_empty());
         assert_eq!(seen.lock().expect("lock").last(), Some(&("a".into(), None)));
-        store.set_installed(true);
+        Sink::<ConfigMap>::begin(&mut sink);
         assert!(!store.is_known());
     }
 }

@@ -24,12 +24,19 @@ app.kubernetes.io/component: controller
 - --role=controller
 - --namespace=$(POD_NAMESPACE)
 - --catalog-namespace={{ .Values.catalogNamespace }}
+- --config=/etc/golden-catalog/settings.yaml
 - --spool-dir=/spool
-- --spool-size={{ .Values.spool.size }}
-- --spool-url={{ .Values.spool.advertisedURL | default (printf "https://golden-catalog-spool.%s.svc:8443" .Release.Namespace) }}
+{{- with .Values.spool.advertisedURL }}
+- --spool-url={{ . }}
+{{- end }}
 {{- range .Values.controller.extraArgs }}
 - {{ . | quote }}
 {{- end }}
+{{- end }}
+
+{{/* The settings file of the daemon. */}}
+{{- define "golden-catalog.settings" -}}
+{{- merge (dict "spoolSize" .Values.spool.size) .Values.settings | toYaml }}
 {{- end }}
 
 {{/* What cannot be right is refused before anything is made. */}}

@@ -124,7 +124,10 @@ fn a_changed_bit_is_found(
 }
 
 #[rstest]
-fn several_streams_are_one(#[values(Compression::Xz, Compression::Zstd, Compression::Gzip)] compression: Compression, #[values(1, 2)] threads: u32) {
+fn several_streams_are_one(
+    #[values(Compression::Xz, Compression::Zstd, Compression::Gzip)] compression: Compression,
+    #[values(1, 2)] threads: u32,
+) {
     let (first, second) = (sample(70_000), sample(12_345));
     let packed = [pack(compression, &first), pack(compression, b""), pack(compression, &second)].concat();
     assert!(unpack(compression, &packed, threads).expect("decodes") == [first, second].concat());

@@ -79,12 +79,12 @@ impl Xz {
         if header.is_empty() && self.begun {
             return Ok(false);
         }
-        if header.len() < Self::HEADER {
-            return Err(ArtifactError::truncated(PART, at + header.len() as u64, "the file ends inside a stream header"));
-        }
-        if !header.starts_with(Self::MAGIC) {
+        if header.iter().zip(Self::MAGIC).any(|(byte, magic)| byte != magic) {
             let found = if self.begun { "bytes after the stream that are no further stream" } else { "no stream header" };
             return Err(ArtifactError::corrupt(PART, at, found));
+        }
+        if header.len() < Self::HEADER {
+            return Err(ArtifactError::truncated(PART, at + header.len() as u64, "the file ends inside a stream header"));
         }
         // Stream flags: a zero byte and the check type (section 2.1.1.2). Reserved types would be decoded unchecked.
         if !matches!(header[7], 0x00 | 0x01 | 0x04 | 0x0a) && header[6] == 0 && header[7] < 0x10 {

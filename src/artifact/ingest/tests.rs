@@ -219,11 +219,4 @@ fn an_output_that_cannot_be_written_is_not_the_images_fault() {
         let error = ingest_stream(packed.as_slice(), format, &output, &Limits::default(), Watch::idle()).expect_err("read-only");
         assert_eq!(error.reason(), Reason::SpoolFailed, "{error}");
     }
-    // /dev/full answers every write with ENOSPC.
-    let output = File::options().write(true).open("/dev/full").expect("open");
-    match super::Writer::new(&output, u64::MAX) {
-        // It cannot be emptied either, which is no lack of room.
-        Err(error) => assert_eq!(error.reason(), Reason::SpoolFailed, "{error}"),
-        Ok(mut writer) => assert_eq!(writer.write(&[1; 1 << 20]).expect_err("full").reason(), Reason::SpoolFull),
-    }
 }

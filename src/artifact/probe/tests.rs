@@ -145,7 +145,9 @@ fn what_is_packed_is_judged_by_its_content(#[case] inside: Vec<u8>) {
 #[test]
 fn a_file_that_hides_behind_padding_is_given_up() {
     // Skippable frames fill the first mebibyte.
-    let bytes = [[0x50, 0x2a, 0x4d, 0x18, 0, 0, 0x20, 0].as_slice(), &vec![0; 2 << 20], &pack(Some(Compression::Zstd), &gpt_disk(1 << 20, 512))].concat();
+    let bytes =
+        [[0x50, 0x2a, 0x4d, 0x18, 0, 0, 0x20, 0].as_slice(), &vec![0; 2 << 20], &pack(Some(Compression::Zstd), &gpt_disk(1 << 20, 512))]
+            .concat();
     assert_eq!(probe(&bytes, None, 4096).expect_err("hidden").reason(), Reason::NotADiskImage);
 }
 

@@ -22,7 +22,11 @@ impl Tail {
     /// Remembers the cluster of `len` bytes at `offset`.
     pub(super) fn add(&mut self, offset: u64, len: u64) -> Result<(), ArtifactError> {
         self.0.insert((offset, len));
-        if self.0.len() > Self::MAX { Err(ArtifactError::corrupt(PART, offset, "too many clusters share the end of the file")) } else { Ok(()) }
+        if self.0.len() > Self::MAX {
+            Err(ArtifactError::corrupt(PART, offset, "too many clusters share the end of the file"))
+        } else {
+            Ok(())
+        }
     }
 
     /// Unpacks them all: each must give one whole cluster.

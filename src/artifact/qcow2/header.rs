@@ -86,7 +86,8 @@ impl Header {
         if !(smallest..=21).contains(&cluster_bits) {
             return Err(corrupt(20, format!("clusters of 2^{cluster_bits} bytes")));
         }
-        let virtual_size = DiskSize::from_bytes(be64(head, 24)).ok_or_else(|| corrupt(24, format!("a disk of {} bytes", be64(head, 24))))?;
+        let virtual_size =
+            DiskSize::from_bytes(be64(head, 24)).ok_or_else(|| corrupt(24, format!("a disk of {} bytes", be64(head, 24))))?;
         let header = Self {
             version,
             cluster_bits,

@@ -32,7 +32,8 @@ const COMPRESSED: u64 = 1 << 62;
 const ZERO: u64 = 1;
 
 /// Checks that a qcow2 file is whole: every table lies in the file, every mapped cluster ends at most one cluster past its
-/// end, and no other file is needed. The data itself carries no checksum, so its bytes are not looked at.
+/// end, and no other file is needed. The data itself carries no checksum, so its bytes are not looked at, nor are
+/// compressed clusters unpacked, except those at the end of the file, where only that tells whether it is cut.
 ///
 /// The file is read with `pread`; its cursor stays. The cost is bounded by the file: L1 at most 32 MiB, each L2 table read
 /// once. Reference counts are not compared with the mapping: reading an image does not use them.
@@ -289,7 +290,7 @@ impl Inspection<'_> {
         if cluster == 0 {
             return if entry & COPIED != 0 || allocated != 0 { Err(corrupt("a cluster that is mapped to the header")) } else { Ok(()) };
         }
-        if cluster % header.cluster() != 0 {
+        if !cluster.is_multiple_of(header.cluster()) {
             return Err(corrupt("a cluster that is not aligned"));
         }
         if cluster > self.tables.len {

@@ -30,7 +30,7 @@ impl<'a> Tables<'a> {
 
     /// Refuses a table that is not aligned to a cluster, lies on the header or ends after `end`.
     pub(super) fn check(&self, part: &'static str, offset: u64, len: u64, end: u64) -> Result<(), ArtifactError> {
-        if offset == 0 || offset % self.cluster != 0 {
+        if offset == 0 || !offset.is_multiple_of(self.cluster) {
             return Err(ArtifactError::corrupt(part, offset, "it is not aligned to a cluster"));
         }
         match offset.checked_add(len) {

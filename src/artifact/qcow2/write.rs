@@ -104,7 +104,7 @@ impl<'a> Writer<'a> {
                 self.map(self.next + run.len() as u64 / CLUSTER - 1);
             }
             self.position += CLUSTER;
-            if self.position % L2_REACH == 0 {
+            if self.position.is_multiple_of(L2_REACH) {
                 self.flush(&bytes[run])?;
                 run = end..end;
                 self.finish_l2()?;
@@ -121,7 +121,7 @@ impl<'a> Writer<'a> {
             cluster.resize(CLUSTER as usize, 0);
             self.write_clusters(&cluster)?;
         }
-        if self.position % L2_REACH != 0 {
+        if !self.position.is_multiple_of(L2_REACH) {
             self.finish_l2()?;
         }
         // A disk is whole sectors; QEMU rounds a raw file up in the same way.
@@ -149,7 +149,7 @@ impl<'a> Writer<'a> {
     /// Notes that the disk's current cluster is in the file's cluster `host`.
     fn map(&mut self, host: u64) {
         let index = (self.position % L2_REACH / CLUSTER * 8) as usize;
-        put_all(&mut self.l2[index..index + 8], [host * CLUSTER | COPIED].into_iter());
+        put_all(&mut self.l2[index..index + 8], [(host * CLUSTER) | COPIED].into_iter());
         self.l2_used = true;
     }
 
@@ -159,7 +159,7 @@ impl<'a> Writer<'a> {
             self.l1.push(0);
             return Ok(());
         }
-        self.l1.push(self.next * CLUSTER | COPIED);
+        self.l1.push((self.next * CLUSTER) | COPIED);
         let mut l2 = std::mem::take(&mut self.l2);
         self.flush(&l2)?;
         l2.fill(0);

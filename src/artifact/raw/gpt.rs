@@ -109,7 +109,11 @@ impl Gpt {
             && entries_end.is_some_and(|end| end <= self.first_usable)
             && self.first_usable <= self.last_usable
             && self.last_usable < self.alternate_lba
-            && self.alternate_lba.checked_add(1).and_then(|sectors| sectors.checked_mul(self.sector)).is_some_and(|len| len <= i64::MAX as u64);
+            && self
+                .alternate_lba
+                .checked_add(1)
+                .and_then(|sectors| sectors.checked_mul(self.sector))
+                .is_some_and(|len| len <= i64::MAX as u64);
         if fits { Ok(self) } else { Err(ArtifactError::corrupt(PRIMARY, self.sector, "its sector numbers contradict each other")) }
     }
 

@@ -6,8 +6,8 @@ mod layout;
 mod mbr;
 mod verify;
 
-pub(super) use layout::{HEAD_LEN, Layout};
 pub use layout::RawKind;
+pub(super) use layout::{HEAD_LEN, Layout};
 pub use verify::{RawDisk, RawVerifier};
 
 #[cfg(test)]

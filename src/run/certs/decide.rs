@@ -57,7 +57,7 @@ pub fn decide(secret: Option<&Observed>, profile: &Profile, now: Timestamp, hold
 }
 
 /// A CA or certificate that can be used at all at this time.
-fn usable<'a>(pair: &'a Result<Pair, Trouble>, now: Timestamp) -> Option<&'a Pair> {
+fn usable(pair: &Result<Pair, Trouble>, now: Timestamp) -> Option<&Pair> {
     // One made while a clock was far ahead would not be good for years. A day of difference is left to clocks: two of us
     // whose clocks differ a little must not replace each other's.
     pair.as_ref().ok().filter(|pair| now < pair.not_after && pair.not_before <= after(now, Duration::from_secs(24 * 3600)))

@@ -88,7 +88,8 @@ impl Pair {
         let untrusted = |text: String| Trouble::Untrusted(text.into());
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(bundle.iter().cloned());
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build().map_err(|e| untrusted(e.to_string()))?;
+        let verifier =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build().map_err(|e| untrusted(e.to_string()))?;
         let now = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(now.as_second()).unwrap_or(0)));
         let (leaf, rest) = self.certified.cert.split_first().ok_or(Trouble::Missing(CERT))?;
         for name in names {

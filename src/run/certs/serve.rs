@@ -24,9 +24,11 @@ impl Resolver {
 
     /// Serves this certificate from the next handshake on; says whether it is another one than before.
     pub fn install(&self, served: Served) -> bool {
-        let changed = self.current.load().as_ref().is_none_or(|current| {
-            current.pair.certified.cert != served.pair.certified.cert || current.bundle() != served.bundle()
-        });
+        let changed = self
+            .current
+            .load()
+            .as_ref()
+            .is_none_or(|current| current.pair.certified.cert != served.pair.certified.cert || current.bundle() != served.bundle());
         if changed {
             self.current.store(Some(Arc::new(served)));
         }

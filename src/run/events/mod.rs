@@ -103,6 +103,12 @@ pub struct Publisher {
     trouble: Option<String>,
 }
 
+impl std::fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Publisher").field("controller", &self.controller).finish_non_exhaustive()
+    }
+}
+
 /// A recorder and its publisher. `controller` is a domain-prefixed name of the program, `instance` the pod.
 pub fn recorder(client: Client, controller: &str, instance: &str, metrics: Arc<Metrics>) -> (Recorder, Publisher) {
     let (sender, queue) = mpsc::channel(QUEUE);

@@ -3,7 +3,8 @@ use crate::run::metrics::Format;
 use std::sync::Mutex;
 
 fn note(name: &str, text: &str) -> Note {
-    let regarding = ObjectReference { kind: Some("GoldenImage".into()), name: Some(name.into()), uid: Some("u".into()), ..ObjectReference::default() };
+    let regarding =
+        ObjectReference { kind: Some("GoldenImage".into()), name: Some(name.into()), uid: Some("u".into()), ..ObjectReference::default() };
     Note { regarding, severity: Severity::Warning, reason: "NotFound".into(), action: "Fetch", text: text.into() }
 }
 
@@ -58,7 +59,10 @@ async fn a_repeat_is_counted_and_another_text_is_told_anew() {
     assert_eq!(path, "/apis/events.k8s.io/v1/namespaces/default/events", "where kubectl describe looks for cluster-scoped objects");
     let name = event["metadata"]["name"].as_str().unwrap();
     assert!(name.starts_with("i.") && name.len() == "i.".len() + 16, "{name}");
-    assert_eq!((event["type"].as_str(), event["reason"].as_str(), event["note"].as_str()), (Some("Warning"), Some("NotFound"), Some("one")));
+    assert_eq!(
+        (event["type"].as_str(), event["reason"].as_str(), event["note"].as_str()),
+        (Some("Warning"), Some("NotFound"), Some("one"))
+    );
     assert!(asked[1].1.ends_with(name));
     assert_eq!(asked[1].2["series"]["count"], 2);
     assert_eq!(asked[2].2["note"], "two", "not the first text again");

@@ -47,7 +47,8 @@ pub struct Write(#[expect(dead_code, reason = "held for its Drop")] TaskTrackerT
 impl Claim {
     /// Starts a term. `valid_until` is reckoned from before the renewal was sent, since that is when the others' clocks start.
     pub(super) fn new(epoch: u64, valid_until: Instant) -> Self {
-        let term = Term { epoch, valid_until: watch::Sender::new(valid_until), ended: CancellationToken::new(), writes: TaskTracker::new() };
+        let term =
+            Term { epoch, valid_until: watch::Sender::new(valid_until), ended: CancellationToken::new(), writes: TaskTracker::new() };
         Self { term: Arc::new(term) }
     }
 

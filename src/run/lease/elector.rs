@@ -168,7 +168,8 @@ impl Elector {
                 end_term(&self.claims, &format!("{holder} holds it"));
                 tracing::debug!(lease = self.name, holder, "another process leads");
                 // Not later than when it can be taken, so that a dead leader costs its Lease and no more.
-                jittered(retry, self.candidate.identity()).min(until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))
+                jittered(retry, self.candidate.identity())
+                    .min(until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))
             }
             // Read again at once, but do not race anyone for it in a hot loop.
             Attempt::Conflict if self.conflicts == 1 => Duration::from_millis(20),
@@ -230,7 +231,9 @@ impl Elector {
         });
         match given_up.await {
             Ok(Ok(())) => tracing::info!(lease = self.name, epoch = claim.epoch(), "gave up the Lease"),
-            Ok(Err(error)) => tracing::warn!(lease = self.name, error = api_error(&error), "the Lease could not be given up; it runs out by itself"),
+            Ok(Err(error)) => {
+                tracing::warn!(lease = self.name, error = api_error(&error), "the Lease could not be given up; it runs out by itself")
+            }
             Err(_) => tracing::warn!(lease = self.name, "a write was still on its way; the Lease runs out by itself"),
         }
     }

@@ -4,7 +4,8 @@
 //! releases of the chart can never lead at once. What it gives writers is a [`Claim`] that runs out by itself;
 //! [`crate::run::client::writer`] checks it at the last moment before a request goes out. Between the end of a claim (10 s
 //! after the last renewal was begun) and the first moment another may take the Lease (15 s after it saw that renewal) lie 5 s
-//! in which a request already sent can land.
+//! in which a request already sent can land. A request that is held up on the network for longer than that is beyond any client's
+//! reach; therefore writes that must not happen twice also carry the UID or resourceVersion of what they were decided on.
 
 mod claim;
 mod elector;

@@ -48,7 +48,11 @@ impl Timing {
             && lease_duration > renew_deadline
             && renew_deadline > retry_period.mul_f64(1.2)
             && !retry_period.is_zero();
-        if sane { Ok(Self { lease_duration, renew_deadline, retry_period }) } else { Err(TimingError { lease_duration, renew_deadline, retry_period }) }
+        if sane {
+            Ok(Self { lease_duration, renew_deadline, retry_period })
+        } else {
+            Err(TimingError { lease_duration, renew_deadline, retry_period })
+        }
     }
 
     /// How long others wait after the last renewal they saw.

@@ -62,7 +62,10 @@ mod tests {
     fn openmetrics_only_for_those_who_ask_for_it() {
         // What Prometheus 2.42 and 3 send, curl, a browser, VictoriaMetrics.
         for (accept, format) in [
-            ("application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", Format::OpenMetrics),
+            (
+                "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+                Format::OpenMetrics,
+            ),
             ("text/plain;version=0.0.4;q=1,application/openmetrics-text; q=0.5", Format::Text),
             ("application/openmetrics-text;q=0", Format::Text),
             ("*/*", Format::Text),

@@ -165,10 +165,7 @@ impl Metrics {
                 "condition",
                 "1 for the present status and reason of each condition of an image (storage_class empty) and of its targets"
             ),
-            progress: per_image!(
-                "progress_ratio",
-                "Progress of the present fetch (storage_class empty) or import, 0 to 1"
-            ),
+            progress: per_image!("progress_ratio", "Progress of the present fetch (storage_class empty) or import, 0 to 1"),
             attempts: per_image!("attempts", "Attempts made at the present fetch (storage_class empty) or import"),
             failures: per_image!("failures", "Failed attempts by reason"),
             fetched: per_image!("fetched", Bytes, "Bytes downloaded from upstream"),
@@ -247,9 +244,8 @@ impl Metrics {
             status: status.as_str(),
             reason: reason.as_str(),
         };
-        self.conditions.retain(image, |other| {
-            (&other.storage_class, &other.r#type) != (&label.storage_class, &label.r#type) || *other == label
-        });
+        self.conditions
+            .retain(image, |other| (&other.storage_class, &other.r#type) != (&label.storage_class, &label.r#type) || *other == label);
         self.conditions.get(image, label).set(1);
     }
 

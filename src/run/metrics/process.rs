@@ -46,6 +46,11 @@ impl Collector for Process {
         }
         let Some((cpu, resident)) = read() else { return Ok(()) };
         gauge("process_resident_memory_bytes", "Resident memory.", resident)?;
-        ConstCounter::new(cpu).encode(encoder.encode_descriptor("process_cpu_seconds", "CPU time used, user and system.", None, MetricType::Counter)?)
+        ConstCounter::new(cpu).encode(encoder.encode_descriptor(
+            "process_cpu_seconds",
+            "CPU time used, user and system.",
+            None,
+            MetricType::Counter,
+        )?)
     }
 }

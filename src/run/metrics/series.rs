@@ -1,9 +1,6 @@
 //! Series that are about one image and go away with it.
 
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::family::Family,
-};
+use prometheus_client::{encoding::EncodeLabelSet, metrics::family::Family};
 use std::{
     collections::{HashMap, HashSet},
     hash::Hash,

@@ -23,7 +23,11 @@ type Edit = (usize, usize, u64);
 fn edited(version: u32, edits: &[Edit]) -> Image {
     let mut image = Image::new(version);
     for (at, width, value) in edits {
-        if *width == 4 { image.put32(*at, *value as u32) } else { image.put64(*at, *value) };
+        if *width == 4 {
+            image.put32(*at, *value as u32)
+        } else {
+            image.put64(*at, *value)
+        };
     }
     image
 }
@@ -131,7 +135,8 @@ fn a_version_2_header_has_no_features() {
 #[test]
 fn a_file_cut_anywhere_before_its_last_cluster_is_truncated() {
     let image = Image::new(3);
-    for cut in (0..6 * CLUSTER).step_by(4093).chain([0, 1, 71, 72, 103, 104, 112, L1, L1 + 4, L1 + 8, L1 + 15, L2, L2 + 1, 6 * CLUSTER - 1]) {
+    for cut in (0..6 * CLUSTER).step_by(4093).chain([0, 1, 71, 72, 103, 104, 112, L1, L1 + 4, L1 + 8, L1 + 15, L2, L2 + 1, 6 * CLUSTER - 1])
+    {
         let error = inspect(&Image(image.0[..cut].to_vec())).expect_err("cut");
         assert_eq!(error.reason(), Reason::Corrupt, "{cut}: {error}");
     }

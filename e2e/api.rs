@@ -1,0 +1,251 @@
+//! The API itself: what the CRD accepts and refuses, on create and on update, on a real API server with the daemon down.
+
+#[path = "harness/mod.rs"]
+mod harness;
+
+use golden_catalog::api::GoldenImage;
+use harness::{Cluster, Needs};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+static CLUSTER: harness::Shared = harness::Shared::new(harness::Options::default);
+
+async fn cluster() -> Option<&'static Cluster> {
+    let cluster = CLUSTER.on(Needs::Any).await?;
+    cluster.install_product_crds().await;
+    Some(cluster)
+}
+
+const ID: &str = "ce4c980550dd2ab1b17bbf2b08801c7eb59418eafe8f279833297925d67c7515";
+
+fn talos(more: Value) -> Value {
+    let mut source = json!({ "schematicID": ID, "version": "v1.13.6" });
+    source.as_object_mut().expect("map").extend(more.as_object().expect("map").clone());
+    json!({ "source": { "talosFactory": source } })
+}
+
+fn http(more: Value) -> Value {
+    let mut spec = json!({ "source": { "http": { "url": "https://images.example.org/a.qcow2" } } });
+    spec.as_object_mut().expect("map").extend(more.as_object().expect("map").clone());
+    spec
+}
+
+fn object(name: &str, spec: &Value) -> Value {
+    json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": name }, "spec": spec })
+}
+
+/// Creates an object with strict field validation and gives the server's refusal.
+async fn create(cluster: &Cluster, name: &str, spec: &Value) -> Result<(), String> {
+    let yaml = object(name, spec).to_string();
+    cluster.try_apply(&cluster.admin(), "", &yaml).await.map(drop).map_err(|error| match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    })
+}
+
+fn name() -> String {
+    format!("t-{}", harness::unique())
+}
+
+#[tokio::test]
+async fn good_objects_are_accepted() {
+    let Some(cluster) = cluster().await else { return };
+    for spec in [
+        talos(json!({})),
+        talos(
+            json!({ "platform": "nocloud", "architecture": "arm64", "secureBoot": true, "factoryURL": "https://factory.example.org/sub" }),
+        ),
+        json!({ "source": { "talosFactory": { "schematic": { "customization": { "systemExtensions": { "officialExtensions": ["siderolabs/gvisor"] } } }, "version": "v1.13.6" } } }),
+        http(json!({})),
+        http(
+            json!({ "digest": format!("sha256:{}", "0a".repeat(32)), "description": "A line.", "usages": ["VirtualMachine", "Worker"], "suspend": true }),
+        ),
+        http(json!({ "operatingSystem": { "family": "ubuntu", "name": "Ubuntu", "version": "24.04" }, "caBundleRef": { "name": "ca" } })),
+        http(
+            json!({ "storage": { "targets": [{}, { "storageClassName": "local", "size": "6442450944", "volumeMode": "Block", "accessModes": ["ReadWriteOnce"] }] } }),
+        ),
+        http(json!({ "storage": { "targets": [{ "size": "1.5Gi" }] } })),
+    ] {
+        assert_eq!(create(cluster, &name(), &spec).await, Ok(()), "{spec}");
+    }
+}
+
+#[tokio::test]
+async fn bad_objects_are_refused_and_the_message_names_the_field() {
+    let Some(cluster) = cluster().await else { return };
+    let nine: Vec<_> = (0..9).map(|n| json!({ "storageClassName": format!("c{n}") })).collect();
+    for (spec, expected) in [
+        (json!({}), "spec.source"),
+        (json!({ "source": {} }), "exactly one of talosFactory"),
+        (
+            json!({ "source": { "http": { "url": "https://e.example/" }, "talosFactory": { "schematicID": "a", "version": "v1.0.0" } } }),
+            "exactly one of talosFactory",
+        ),
+        (json!({ "source": { "talosFactory": { "version": "v1.0.0" } } }), "exactly one of schematicID"),
+        (talos(json!({ "schematic": {} })), "exactly one of schematicID"),
+        (talos(json!({ "schematicID": "A" })), "schematicID"),
+        (talos(json!({ "schematicID": "a".repeat(65) })), "schematicID"),
+        (talos(json!({ "schematicID": "" })), "schematicID"),
+        (talos(json!({ "version": "1.13.6" })), "version"),
+        (talos(json!({ "version": "v1.13" })), "version"),
+        (talos(json!({ "version": "v1.013.6" })), "version"),
+        (talos(json!({ "architecture": "x86_64" })), "architecture"),
+        (talos(json!({ "platform": "Open-Stack" })), "platform"),
+        (talos(json!({ "factoryURL": "https://user:pass@factory.example.org" })), "factoryURL"),
+        (talos(json!({ "factoryURL": "ftp://factory.example.org" })), "factoryURL"),
+        (json!({ "source": { "http": { "url": "images.example.org/a" } } }), "url"),
+        (json!({ "source": { "http": { "url": "https://user:pass@images.example.org/a" } } }), "url"),
+        (json!({ "source": { "http": { "url": format!("https://e.example/{}", "a".repeat(2048)) } } }), "url"),
+        (http(json!({ "digest": "sha256:00" })), "digest"),
+        (http(json!({ "digest": format!("sha512:{}", "0".repeat(64)) })), "digest"),
+        (http(json!({ "description": "a".repeat(1025) })), "description"),
+        (http(json!({ "usages": [] })), "usages"),
+        (http(json!({ "usages": ["Both"] })), "usages"),
+        (http(json!({ "operatingSystem": { "family": "Ubuntu" } })), "family"),
+        (http(json!({ "storage": { "targets": [] } })), "targets"),
+        (http(json!({ "storage": { "targets": nine } })), "targets"),
+        (http(json!({ "storage": { "targets": [{}, { "storageClassName": "" }] } })), "each StorageClass may be named once"),
+        (http(json!({ "storage": { "targets": [{ "size": "0" }] } })), "above zero"),
+        (http(json!({ "storage": { "targets": [{ "size": "-1Gi" }] } })), "size"),
+        (http(json!({ "storage": { "targets": [{ "size": "1e3Gi" }] } })), "size"),
+        (http(json!({ "storage": { "targets": [{ "volumeMode": "block" }] } })), "volumeMode"),
+        (http(json!({ "storage": { "targets": [{ "accessModes": ["RWX"] }] } })), "accessModes"),
+        (http(json!({ "colour": "red" })), "colour"),
+    ] {
+        let refused = create(cluster, &name(), &spec).await.expect_err(&spec.to_string());
+        assert!(refused.contains(expected), "{spec}\n{refused}");
+    }
+    let long = create(cluster, &"a".repeat(64), &http(json!({}))).await.expect_err("64 characters");
+    assert!(long.contains("at most 63 characters"), "{long}");
+}
+
+#[tokio::test]
+async fn what_is_frozen_cannot_be_edited_and_the_rest_can() {
+    let Some(cluster) = cluster().await else { return };
+    let digest = format!("sha256:{}", "0a".repeat(32));
+    for (before, after, expected) in [
+        (talos(json!({})), talos(json!({ "version": "v1.13.7" })), Some("source is immutable")),
+        (talos(json!({})), talos(json!({ "architecture": "arm64" })), Some("source is immutable")),
+        (talos(json!({})), http(json!({})), Some("source is immutable")),
+        (
+            json!({ "source": { "talosFactory": { "schematic": { "customization": { "a": 1 } }, "version": "v1.13.6" } } }),
+            json!({ "source": { "talosFactory": { "schematic": { "customization": { "a": 2 } }, "version": "v1.13.6" } } }),
+            Some("source is immutable"),
+        ),
+        (http(json!({ "digest": digest })), http(json!({})), Some("digest is immutable")),
+        (http(json!({ "digest": digest })), http(json!({ "digest": format!("sha256:{}", "0b".repeat(32)) })), Some("digest is immutable")),
+        (http(json!({})), http(json!({ "usages": ["Worker"] })), Some("usages is immutable")),
+        (http(json!({})), http(json!({ "digest": digest })), None),
+        (http(json!({})), http(json!({ "description": "new", "suspend": true, "caBundleRef": { "name": "ca" } })), None),
+        (http(json!({})), http(json!({ "storage": { "targets": [{ "size": "6Gi" }] } })), None),
+    ] {
+        let name = name();
+        create(cluster, &name, &before).await.expect("created");
+        let outcome = replace(cluster, &name, &after).await;
+        match expected {
+            None => assert_eq!(outcome, Ok(()), "{before} → {after}"),
+            Some(expected) => {
+                let refused = outcome.expect_err(&format!("{before} → {after}"));
+                assert!(refused.contains(expected), "{before} → {after}\n{refused}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn targets_are_frozen_once_a_golden_is_on_record() {
+    let Some(cluster) = cluster().await else { return };
+    let name = name();
+    let with = |targets: Value| http(json!({ "storage": { "targets": targets } }));
+    create(cluster, &name, &with(json!([{ "size": "6Gi" }]))).await.expect("created");
+    let api: Api<GoldenImage> = Api::all(cluster.admin());
+    let status = json!({ "status": { "targets": [{ "requestedClass": "", "attempts": 1, "golden": "vm-default-images-a" }] } });
+    api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await.expect("status");
+    for (targets, accepted) in [
+        (json!([{ "size": "6144Mi" }]), true),
+        (json!([{ "size": "6Gi" }, { "storageClassName": "local" }]), true),
+        (json!([{ "size": "7Gi" }, { "storageClassName": "local" }]), false),
+        (json!([{ "storageClassName": "local" }]), false),
+        (json!([{ "size": "6Gi", "volumeMode": "Block" }]), false),
+    ] {
+        let outcome = replace(cluster, &name, &with(targets.clone())).await;
+        assert_eq!(outcome.is_ok(), accepted, "{targets}: {outcome:?}");
+        if let Err(refused) = outcome {
+            assert!(refused.contains("(R4)"), "{refused}");
+        }
+    }
+    let dropped = replace(cluster, &name, &http(json!({}))).await.expect_err("storage dropped");
+    assert!(dropped.contains("(R4)"), "{dropped}");
+}
+
+async fn replace(cluster: &Cluster, name: &str, spec: &Value) -> Result<(), String> {
+    let api: Api<GoldenImage> = Api::all(cluster.admin());
+    let mut live = api.get(name).await.expect("object");
+    live.spec = serde_json::from_value(spec.clone()).expect("spec");
+    match api.replace(name, &PostParams::default(), &live).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) => Err(status.message.clone()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[tokio::test]
+async fn a_stored_object_can_always_be_cleaned_up() {
+    let Some(cluster) = cluster().await else { return };
+    let name = name();
+    create(cluster, &name, &http(json!({}))).await.expect("created");
+    let api: Api<GoldenImage> = Api::all(cluster.admin());
+    let finalizer = json!({ "metadata": { "finalizers": ["example.org/mine"], "labels": { "a": "b" } } });
+    api.patch(&name, &PatchParams::default(), &Patch::Merge(&finalizer)).await.expect("metadata passes");
+    api.delete(&name, &DeleteParams::default()).await.expect("deleted");
+    api.patch(&name, &PatchParams::default(), &Patch::Merge(&json!({ "metadata": { "finalizers": null } })))
+        .await
+        .expect("finalizer removed");
+    harness::until_gone(api, &name).await;
+}
+
+#[tokio::test]
+async fn kubectl_explains_and_shows_it_well() {
+    let Some(cluster) = cluster().await else { return };
+    let spec = cluster.kubectl(["explain", "goldenimages.spec"]).await.ok();
+    for words in ["source", "caBundleRef", "Exactly one member; immutable", "storage", "suspend"] {
+        assert!(spec.contains(words), "{words}\n{spec}");
+    }
+    let url = cluster.kubectl(["explain", "goldenimages.spec.source.http.url"]).await.ok();
+    assert!(url.contains("without credentials"), "{url}");
+    let http_source = cluster.kubectl(["explain", "goldenimages.spec.source.http"]).await.ok();
+    assert!(http_source.contains("-required-"), "{http_source}");
+    let status = cluster.kubectl(["explain", "goldenimages.status.targets"]).await.ok();
+    assert!(status.contains("claimUID"), "{status}");
+    let name = name();
+    create(cluster, &name, &http(json!({}))).await.expect("created");
+    let table = cluster.kubectl(["get", "gi", &name]).await.ok();
+    let header = table.lines().next().unwrap_or_default();
+    for column in ["NAME", "OS", "VERSION", "CLASS", "SIZE", "READY", "REASON", "AGE"] {
+        assert!(header.contains(column), "{table}");
+    }
+}
+
+#[tokio::test]
+async fn the_command_line_prints_what_the_cluster_takes() {
+    let Some(cluster) = cluster().await else { return };
+    let crds = harness::cli(None, ["crds"]).await.ok();
+    cluster.apply(&crds).await;
+    let dir = harness::scratch_dir("schematic");
+    let file = dir.join("schematic.yaml");
+    std::fs::write(
+        &file,
+        "customization:\n    systemExtensions:\n        officialExtensions:\n            - siderolabs/qemu-guest-agent\n",
+    )
+    .expect("file");
+    let id = harness::cli(None, ["schematic-id", "--file", &file.display().to_string()]).await.ok();
+    assert_eq!(id.trim(), ID);
+    let missing = harness::cli(None, ["schematic-id", "--file", "/nowhere"]).await;
+    assert_eq!(missing.code, Some(2));
+    assert!(missing.stderr.contains("/nowhere"), "{}", missing.stderr);
+    let unknown = harness::cli(None, ["no-such-command"]).await;
+    assert_eq!(unknown.code, Some(64), "{}", unknown.stderr);
+}

@@ -1,0 +1,99 @@
+{{- /*
+Disk sizes as src/model/size.rs reads them: by value, whole bytes above zero, no exponent.
+
+golden-image.size: arguments given (text, or a number as YAML has it) and out; sets out.bytes, or out.error with the same words as the
+daemon. A bare number of a values file arrives as a float, so that 6442450944 would print as 6.442450944e+09 if it were not turned back.
+*/ -}}
+{{- define "golden-image.size" -}}
+{{- $out := .out -}}
+{{- $text := "" -}}
+{{- if kindIs "string" .given -}}
+{{-   $text = .given -}}
+{{- else if and (kindIs "float64" .given) (eq (floor .given) .given) (lt .given 9.2e18) (ge .given 0.0) -}}
+{{-   $text = int64 .given | toString -}}
+{{- else -}}
+{{-   $text = toString .given -}}
+{{- end -}}
+{{- $shown := include "golden-image.shown" $text -}}
+{{- $form := printf "%s is not a valid disk size: must be a whole number of bytes above zero, such as `6Gi`, `6144Mi` or `6442450944`" $shown -}}
+{{- $large := printf "%s is not a valid disk size: is more than a Kubernetes quantity can hold" $shown -}}
+{{- $factors := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "P" 1000000000000000 "E" 1000000000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 -}}
+{{- $number := regexFind "^[0-9.]*" $text -}}
+{{- $suffix := trimPrefix $number $text -}}
+{{- $parts := splitList "." $number -}}
+{{- /* Leading zeros go, because int64 would read the rest as octal. */ -}}
+{{- $whole := regexReplaceAll "^0+" (first $parts) "" -}}
+{{- $fraction := "" -}}
+{{- if eq (len $parts) 2 -}}{{- $fraction = regexReplaceAll "0+$" (last $parts) "" -}}{{- end -}}
+{{- if or (not (hasKey $factors $suffix)) (gt (len $parts) 2) (not (regexMatch "[0-9]" $number)) (gt (len $fraction) 18) (gt (len $whole) 38) -}}
+{{-   $_ := set $out "error" $form -}}
+{{- else -}}
+{{-   $factor := get $factors $suffix | int64 -}}
+{{-   if ge (mulf (float64 (printf "0%s.%s0" $whole $fraction)) (float64 $factor)) 9223372036854775807.0 -}}
+{{-     $_ := set $out "error" $large -}}
+{{-   else -}}
+{{-     $rest := mulf (float64 (printf "0.%s0" $fraction)) (float64 $factor) -}}
+{{-     $bytes := add (mul (int64 (default "0" $whole)) $factor) (int64 $rest) -}}
+{{-     if or (ne (floor $rest) $rest) (eq $bytes 0) -}}
+{{-       $_ := set $out "error" $form -}}
+{{-     else -}}
+{{-       $_ := set $out "bytes" $bytes -}}
+{{-     end -}}
+{{-   end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /*
+golden-image.size.show: a size as the daemon writes one, in the largest binary unit in which it is whole. Argument: bytes.
+*/ -}}
+{{- define "golden-image.size.show" -}}
+{{- $shown := toString . -}}
+{{- $factor := 1 | int64 -}}
+{{- range $suffix := list "Ki" "Mi" "Gi" "Ti" "Pi" -}}
+{{-   $factor = mul $factor 1024 -}}
+{{-   if eq (mod $ $factor) 0 -}}{{- $shown = printf "%d%s" (div $ $factor) $suffix -}}{{- end -}}
+{{- end -}}
+{{- $shown -}}
+{{- end -}}
+
+{{- /*
+golden-image.size.pair: two sizes in the largest unit in which they can be told apart with at most two decimals, 5722.04Mi and 6144Mi
+(in_one_unit in src/rules/size.rs). Arguments a and b (bytes) and out; sets out.a and out.b.
+*/ -}}
+{{- define "golden-image.size.pair" -}}
+{{- $out := .out -}}
+{{- $a := int64 .a -}}
+{{- $b := int64 .b -}}
+{{- range $unit := list (list "Ti" 1099511627776) (list "Gi" 1073741824) (list "Mi" 1048576) (list "Ki" 1024) -}}
+{{-   $suffix := first $unit -}}
+{{-   $factor := last $unit | int64 -}}
+{{-   $hundredsA := div (mul $a 100) $factor -}}
+{{-   $hundredsB := div (mul $b 100) $factor -}}
+{{-   $exact := and (eq (mul $hundredsA $factor) (mul $a 100)) (eq (mul $hundredsB $factor) (mul $b 100)) -}}
+{{-   $apart := ne $hundredsA $hundredsB -}}
+{{-   $some := and (ge $a $factor) (ge $b $factor) -}}
+{{-   if and (not (hasKey $out "a")) $some (or $exact (and (eq $suffix "Mi") $apart)) (or $apart (eq $a $b)) -}}
+{{-     $_ := set $out "a" (printf "%s%s" (include "golden-image.size.hundredths" $hundredsA) $suffix) -}}
+{{-     $_ := set $out "b" (printf "%s%s" (include "golden-image.size.hundredths" $hundredsB) $suffix) -}}
+{{-   end -}}
+{{- end -}}
+{{- if not (hasKey $out "a") -}}
+{{-   $_ := set $out "a" (toString $a) -}}
+{{-   $_ := set $out "b" (toString $b) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "golden-image.size.hundredths" -}}
+{{- $rest := mod . 100 -}}
+{{- div . 100 -}}
+{{- if $rest -}}.{{ printf "%02d" $rest | trimSuffix "0" }}{{- end -}}
+{{- end -}}
+
+{{- /*
+The claim that CDI makes for a disk of this many bytes on a file system: rounded up to whole MiB, then enlarged by the class's overhead
+(GetRequiredSpace in CDI's pkg/util). Arguments bytes, overhead (a fraction as text, such as "0.06"); returns bytes.
+*/ -}}
+{{- define "golden-image.size.inflated" -}}
+{{- $aligned := mul (div (add (int64 .bytes) 1048575) 1048576) 1048576 -}}
+{{- mulf (float64 $aligned) (addf 1.0 (float64 .overhead)) | ceil | int64 -}}
+{{- end -}}

@@ -1,0 +1,51 @@
+{{- /*
+Names that the catalog, its daemon and every consumer share (docs: design §3). They live here once, so that a pool chart and a VM-disk
+chart cannot spell one differently.
+
+A note on how these templates are written: a Go template returns only text, so whatever has more than one answer writes into the `out`
+dict that its caller hands over. Pure templates (resolve, decide) put a refusal into out.error instead of failing, which lets the shared
+vectors run hundreds of cases in one render; the entry points in _worker.tpl and _disk.tpl are the only ones that call fail, and
+_observe.tpl is the only file that calls lookup.
+*/ -}}
+
+{{- /* The prefix of every label and annotation of ours, with its slash. */ -}}
+{{- define "golden-image.mark" -}}kubernetes-worker-image.cozystack.io/{{- end -}}
+
+{{- /* The namespace that holds the goldens. Argument: the caller's override, or nothing. */ -}}
+{{- define "golden-image.namespace" -}}{{ . | default "cozy-public" }}{{- end -}}
+
+{{- /*
+R1, as the daemon's own types spell it (src/model/talos.rs). Both return what is wrong with the text, and nothing when it is fine.
+*/ -}}
+{{- define "golden-image.schematicID.error" -}}
+{{- if not (regexMatch "^[a-z0-9]{1,64}$" .) -}}
+{{ include "golden-image.shown" . }} is not a valid schematic ID: must be 1 to 64 lowercase letters and digits (R1)
+{{- end -}}
+{{- end -}}
+
+{{- define "golden-image.version.error" -}}
+{{- $number := "(0|[1-9][0-9]{0,8})" -}}
+{{- $plain := printf "%s\\.%s\\.%s" $number $number $number -}}
+{{- if regexMatch (printf "^%s$" $plain) . -}}
+{{ include "golden-image.shown" . }} is not a valid Talos version: the leading `v` is missing: write `v{{ . }}` (R1)
+{{- else if not (regexMatch (printf "^v%s$" $plain) .) -}}
+{{ include "golden-image.shown" . }} is not a valid Talos version: must be `vMAJOR.MINOR.PATCH` without leading zeros, such as `v1.13.6` (R1)
+{{- end -}}
+{{- end -}}
+
+{{- /* R2, as src/model/source.rs spells it. */ -}}
+{{- define "golden-image.reference.error" -}}
+{{- $shown := include "golden-image.shown" . -}}
+{{- if contains "://" . -}}
+{{ $shown }} is not a valid image reference: must not have a scheme: write `registry/repository@sha256:…`
+{{- else if not (contains "@" .) -}}
+{{ $shown }} is not a valid image reference: must be pinned: append `@sha256:<64 hex>`, as the registry reports it (R2)
+{{- else if not (regexMatch "^[A-Za-z0-9][A-Za-z0-9._:/-]*@sha256:[0-9a-f]{64}$" .) -}}
+{{ $shown }} is not a valid image reference: must be `registry/repository[:tag]@sha256:<64 hex>`
+{{- end -}}
+{{- end -}}
+
+{{- /* A value as a message repeats it: quoted, and cut to 120 characters (InvalidValue in src/model/mod.rs). */ -}}
+{{- define "golden-image.shown" -}}
+{{- if gt (len .) 120 -}}{{ printf "%q" (printf "%s…" (trunc 120 .)) }}{{- else -}}{{ printf "%q" . }}{{- end -}}
+{{- end -}}

@@ -1,0 +1,604 @@
+use std::collections::BTreeSet;
+
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    foreign::{
+        Claim, DataSource, DataVolume, KubevirtMachineTemplate, MachineDeployment, MachineSet, VirtualMachine, VolumeCloneSource,
+        VolumeSnapshot, WorkerClass,
+    },
+    model::Identity,
+    rules::{
+        class::{ClassFacts, Classes},
+        clone::{PoolFacts, Source},
+        consumers::{ConsumerKind, Consumers, Evidence},
+        freeze::{FrozenBy, PoolClass},
+        marks,
+        pool::Pool,
+    },
+};
+
+pub(super) const CATALOG: &str = "cozy-public";
+/// 2026-11-29T12:00:00Z, two hours after every object of [`object`] was created.
+pub(super) const NOW: i64 = 1_795_953_600;
+
+pub(super) fn synced() -> Ledger {
+    let mut ledger = Ledger::new(CATALOG);
+    for kind in Kind::ALL {
+        ledger.begin(kind);
+        ledger.commit(kind);
+    }
+    ledger
+}
+
+fn object<K: DeserializeOwned>(path: &str, meta: Value, spec: Value, status: Value) -> K {
+    let (namespace, name) = path.split_once('/').expect("namespace/name");
+    let mut metadata = json!({"namespace": namespace, "name": name, "creationTimestamp": "2026-11-29T10:00:00Z"});
+    metadata.as_object_mut().expect("object").extend(meta.as_object().expect("object").clone());
+    serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).expect("an object")
+}
+
+fn volume(path: &str, meta: Value, source: Value, phase: &str) -> DataVolume {
+    object(path, meta, source, json!({"phase": phase}))
+}
+
+fn claim(path: &str, meta: Value, class: &str, phase: &str) -> Claim {
+    object(path, meta, json!({"storageClassName": class}), json!({"phase": phase}))
+}
+
+fn from_golden(name: &str) -> Value {
+    json!({"source": {"pvc": {"namespace": CATALOG, "name": name}}})
+}
+
+fn by_pointer(name: &str) -> Value {
+    json!({"sourceRef": {"kind": "DataSource", "name": name}})
+}
+
+fn marked(golden: &str) -> Value {
+    json!({"annotations": {marks::GOLDEN: golden}})
+}
+
+fn owned_by(vm: &str) -> Value {
+    json!({"ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": vm, "uid": "u", "controller": true}]})
+}
+
+fn worker_labels() -> Value {
+    json!({"cluster.x-k8s.io/deployment-name": "kubernetes-demo-md0"})
+}
+
+fn machine_spec(golden: &str) -> Value {
+    json!({"dataVolumeTemplates": [{"metadata": {"name": "system"}, "spec": from_golden(golden)}], "template": {"metadata": {"labels": worker_labels()}}})
+}
+
+fn machine_template(path: &str, golden: &str, created: &str) -> KubevirtMachineTemplate {
+    let mut spec = machine_spec(golden);
+    spec["template"] = json!({});
+    object(
+        path,
+        json!({"creationTimestamp": created}),
+        json!({"template": {"spec": {"virtualMachineTemplate": {"spec": spec}}}}),
+        json!({}),
+    )
+}
+
+fn names_template(name: &str) -> Value {
+    json!({"template": {"spec": {"infrastructureRef": {"kind": "KubevirtMachineTemplate", "name": name}}}})
+}
+
+pub(super) fn classes() -> Classes {
+    let class = |name: &str, provisioner: &str| {
+        (name.to_owned(), ClassFacts { name: name.into(), provisioner: provisioner.into(), ..ClassFacts::default() })
+    };
+    [class("zfs", "linstor.csi.linbit.com"), class("thin", "topolvm.io")].into()
+}
+
+/// `Kind namespace/name of pool (evidence): why it blocks or -`, in order.
+fn told(ledger: &Ledger, golden: GoldenKey<'_>) -> Vec<String> {
+    let (classes, independent) = (classes(), BTreeSet::new());
+    let consumers = ledger.consumers(golden, Storage { classes: &classes, independent: &independent, now: NOW }).expect("known");
+    lines(&consumers)
+}
+
+pub(super) fn lines(consumers: &Consumers) -> Vec<String> {
+    let line = |c: &crate::rules::consumers::Consumer| {
+        let why = c.blocks().map_or_else(|| "-".to_owned(), |why| format!("{why:?}"));
+        format!("{} {}/{} of {} ({}): {why}", c.kind.as_str(), c.namespace, c.name, c.pool, c.evidence)
+    };
+    consumers.iter().map(line).collect()
+}
+
+fn of(ledger: &Ledger, golden: &str) -> Vec<String> {
+    told(ledger, GoldenKey::named(golden))
+}
+
+#[test]
+fn a_disk_is_one_consumer_until_its_last_object_goes() {
+    let mut ledger = synced();
+    ledger.observe(&volume("tenant-a/d", json!({}), from_golden("g"), "CSICloneInProgress"));
+    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): CloneRunning"]);
+    ledger.observe(&volume("tenant-a/d", json!({}), from_golden("g"), "Succeeded"));
+    ledger.observe(&claim("tenant-a/d", marked("g"), "thin", "Bound"));
+    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): -"]);
+    assert_eq!(of(&ledger, "h"), Vec::<String>::new());
+    // B29: deleted with --cascade=orphan, the claim alone still counts.
+    ledger.delete(Kind::DataVolume, "tenant-a", "d");
+    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by mark): -"]);
+    ledger.delete(Kind::Claim, "tenant-a", "d");
+    assert!(of(&ledger, "g").is_empty() && ledger.is_empty());
+    assert_eq!(ledger.names(), 0, "nothing outlives its objects");
+}
+
+#[test]
+fn dependence_comes_from_the_claims_driver_or_class() {
+    let mut ledger = synced();
+    ledger.observe(&volume("tenant-a/d", json!({}), from_golden("g"), "Succeeded"));
+    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): MayDepend"], "a claim that was not seen is not taken to be free");
+    ledger.observe(&claim("tenant-a/d", marked("g"), "zfs", "Bound"));
+    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): Depends"]);
+    let driver = json!({"annotations": {marks::GOLDEN: "g", "volume.kubernetes.io/storage-provisioner": "topolvm.io"}});
+    ledger.observe(&claim("tenant-a/d", driver, "zfs", "Bound"));
+    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): -"], "the driver recorded on the claim is what made it");
+    let copied = json!({"annotations": {marks::GOLDEN: "g", marks::CDI_CLONE_TYPE: "copy"}});
+    ledger.observe(&claim("tenant-a/d", copied, "zfs", "Bound"));
+    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): -"]);
+}
+
+/// B24, kubernetes#80475: delete and create under one name arrive as one update.
+#[test]
+fn b24_made_anew_from_another_golden() {
+    let mut ledger = synced();
+    ledger.observe(&volume("tenant-a/d", json!({}), from_golden("g"), ""));
+    ledger.observe(&volume("tenant-a/d", json!({}), from_golden("h"), ""));
+    assert!(of(&ledger, "g").is_empty());
+    assert_eq!(of(&ledger, "h").len(), 1);
+    ledger.observe(&volume("tenant-a/d", json!({}), json!({"source": {"blank": {}}}), ""));
+    assert!(of(&ledger, "h").is_empty() && ledger.is_empty(), "what names no golden any more is not kept");
+}
+
+#[test]
+fn a_mark_adds_a_consumer_but_never_against_a_spec() {
+    let mut ledger = synced();
+    ledger.observe(&volume("tenant-a/d", marked("g"), from_golden("h"), "Succeeded"));
+    ledger.observe(&claim("tenant-a/d", marked("g"), "thin", "Bound"));
+    assert!(of(&ledger, "g").is_empty(), "the spec says otherwise");
+    assert_eq!(of(&ledger, "h"), ["Disk tenant-a/d of unknown (by spec): -"]);
+    ledger.delete(Kind::DataVolume, "tenant-a", "d");
+    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by mark): -"]);
+}
+
+#[test]
+fn chains_snapshots_and_records_lead_to_the_golden_in_any_order() {
+    let mut ledger = synced();
+    ledger.observe(&volume("tenant-a/by-pointer", json!({}), by_pointer("p"), ""));
+    ledger.observe(&volume("tenant-a/by-snapshot", json!({}), json!({"source": {"snapshot": {"namespace": CATALOG, "name": "s"}}}), ""));
+    ledger.observe(&claim("tenant-a/by-record", json!({"annotations": {marks::CDI_SOURCE_NAMESPACE: CATALOG}}), "thin", "Pending"));
+    assert!(of(&ledger, "g").is_empty());
+    ledger.observe(&object::<DataSource>(
+        "tenant-a/p",
+        json!({}),
+        json!({"source": {"dataSource": {"namespace": "tenant-b", "name": "q"}}}),
+        json!({}),
+    ));
+    ledger.observe(&object::<DataSource>(
+        "tenant-b/q",
+        json!({}),
+        json!({"source": {"snapshot": {"namespace": CATALOG, "name": "s"}}}),
+        json!({}),
+    ));
+    ledger.observe(&object::<VolumeSnapshot>("cozy-public/s", json!({}), json!({"source": {"persistentVolumeClaimName": "g"}}), json!({})));
+    assert_eq!(
+        of(&ledger, "g"),
+        [
+            "Disk tenant-a/by-pointer of unknown (by DataSource): CloneRunning",
+            "Disk tenant-a/by-snapshot of unknown (by spec): CloneRunning",
+            "VolumeSnapshot cozy-public/s of unknown (by spec): MayDepend",
+            "DataSource tenant-a/p of unknown (by DataSource): -",
+            "DataSource tenant-b/q of unknown (by spec): -",
+        ]
+    );
+    assert_eq!(ledger.data_source("tenant-a", "p"), Ok(Chain::Catalog(Source::Snapshot("s".into()))));
+    assert_eq!(ledger.snapshot_source("s"), Ok(Some("g".to_owned())));
+    ledger.delete(Kind::Snapshot, CATALOG, "s");
+    assert!(of(&ledger, "g").is_empty());
+    assert_eq!(ledger.snapshot_source("s"), Ok(None));
+}
+
+#[test]
+fn a_circle_of_data_sources_ends() {
+    let mut ledger = synced();
+    let points = |path: &str, namespace: &str, name: &str| {
+        object::<DataSource>(path, json!({}), json!({"source": {"dataSource": {"namespace": namespace, "name": name}}}), json!({}))
+    };
+    ledger.observe(&points("tenant-a/p", "tenant-b", "q"));
+    ledger.observe(&points("tenant-b/q", "tenant-a", "p"));
+    ledger.observe(&points("tenant-c/self", "tenant-c", "self"));
+    ledger.observe(&volume("tenant-a/d", json!({}), by_pointer("p"), ""));
+    assert_eq!(ledger.data_source("tenant-a", "p"), Ok(Chain::Elsewhere));
+    assert_eq!(ledger.data_source("tenant-c", "self"), Ok(Chain::Elsewhere));
+    assert!(of(&ledger, "g").is_empty() && of(&ledger, "p").is_empty());
+    assert_eq!(ledger.mark_repairs(Walk::default(), 10).expect("known").0, []);
+}
+
+#[test]
+fn a_clone_in_flight_counts_once() {
+    let mut ledger = synced();
+    let uid = "0d2e6a1b-4c5f-4e1a-9b7c-00112233aabb";
+    let record = object::<VolumeCloneSource>(
+        &format!("cozy-public/volume-clone-source-{uid}"),
+        json!({}),
+        json!({"source": {"kind": "PersistentVolumeClaim", "name": "g"}}),
+        json!({}),
+    );
+    ledger.observe(&record);
+    assert_eq!(
+        of(&ledger, "g"),
+        [format!("VolumeCloneSource cozy-public/volume-clone-source-{uid} of unknown (by CDI's record): CloneRunning")]
+    );
+    ledger.observe(&volume("tenant-a/d", json!({"uid": uid}), from_golden("g"), "CSICloneInProgress"));
+    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): CloneRunning"]);
+}
+
+/// B28.
+#[test]
+fn b28_terminating_consumers() {
+    let mut ledger = synced();
+    let going = json!({"deletionTimestamp": "2026-11-29T11:00:00Z"});
+    ledger.observe(&volume("tenant-a/d", going.clone(), from_golden("g"), "CSICloneInProgress"));
+    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): OnlyWaiting"]);
+    ledger.observe(&volume("tenant-a/d", going.clone(), from_golden("g"), "Succeeded"));
+    assert!(of(&ledger, "g").is_empty());
+    let mut going_claim = marked("g");
+    ledger.observe(&claim("tenant-a/d", going_claim.clone(), "zfs", "Bound"));
+    assert_eq!(of(&ledger, "g").len(), 1, "its claim may be orphaned");
+    going_claim["deletionTimestamp"] = going["deletionTimestamp"].clone();
+    ledger.observe(&claim("tenant-a/d", going_claim, "zfs", "Bound"));
+    assert!(of(&ledger, "g").is_empty());
+}
+
+#[test]
+fn stopped_vms_templates_and_classes_block() {
+    let mut ledger = synced();
+    let mut spec = machine_spec("g");
+    spec["runStrategy"] = json!("Halted");
+    spec["template"] = json!({});
+    ledger.observe(&object::<VirtualMachine>("tenant-a/vm", json!({}), spec, json!({})));
+    let digest = "sha256:eb87a994833d82feb2279575aafa42a06c5feb124ea72cae6efc0ee46bb729d8";
+    let class = json!({"bootstrap": "kairos", "image": {"reference": format!("r.example/w@{digest}"), "architecture": "arm64"}});
+    ledger.observe(&object::<WorkerClass>("/kairos-r1", json!({"namespace": null}), class, json!({})));
+    let identity: Identity = "2ae5d0d484384e8188b4fd6dbb1236c7ee65ca9a".parse().expect("identity");
+    let key = GoldenKey { name: "g", identity: Some(&identity) };
+    assert_eq!(
+        told(&ledger, key),
+        [
+            "VirtualMachine tenant-a/vm of tenant-a/VirtualMachine/vm (by spec): MakesDisks",
+            "WorkerClass /kairos-r1 of unknown (by identity): IsChosen",
+        ]
+    );
+    assert_eq!(told(&ledger, GoldenKey { name: "other", identity: Some(&identity) }).len(), 1);
+    ledger.delete(Kind::WorkerClass, "", "kairos-r1");
+    assert_eq!(told(&ledger, key).len(), 1);
+}
+
+/// A pool scaled to zero has no disk at all: its template is all there is, and old templates live on in MachineSets.
+#[test]
+fn templates_live_through_their_holders() {
+    let mut ledger = synced();
+    ledger.observe(&machine_template("tenant-a/t1", "g", "2026-11-29T10:00:00Z"));
+    assert_eq!(of(&ledger, "g"), ["KubevirtMachineTemplate tenant-a/t1 of unknown (by spec): -"], "held by nothing and two hours old");
+    ledger.observe(&machine_template("tenant-a/t1", "g", "2026-11-29T11:30:00Z"));
+    assert_eq!(
+        of(&ledger, "g"),
+        ["KubevirtMachineTemplate tenant-a/t1 of unknown (by spec): MakesMachines"],
+        "new: its MachineDeployment may be on the way"
+    );
+    ledger.observe(&machine_template("tenant-a/t1", "g", "2026-11-29T10:00:00Z"));
+    ledger.observe(&object::<MachineDeployment>("tenant-a/kubernetes-demo-md0", json!({}), names_template("t2"), json!({})));
+    let set = json!({"labels": worker_labels()});
+    ledger.observe(&object::<MachineSet>("tenant-a/kubernetes-demo-md0-old", set, names_template("t1"), json!({})));
+    assert_eq!(of(&ledger, "g"), ["KubevirtMachineTemplate tenant-a/t1 of tenant-a/KubernetesNodes/demo-md0 (by spec): MakesMachines"]);
+    ledger.delete(Kind::MachineSet, "tenant-a", "kubernetes-demo-md0-old");
+    assert_eq!(of(&ledger, "g"), ["KubevirtMachineTemplate tenant-a/t1 of unknown (by spec): -"]);
+}
+
+#[test]
+fn a_pool_is_found_through_vm_and_claim() {
+    let mut ledger = synced();
+    ledger.observe(&claim("tenant-a/d", marked("g"), "thin", "Bound"));
+    ledger.observe(&volume("tenant-a/d", owned_by("vm"), from_golden("g"), "Succeeded"));
+    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): -"], "the VM is not known yet");
+    let clue = PoolClue::Machine("vm".into());
+    assert_eq!(ledger.pool("tenant-a", &clue), Ok(Pool::Unknown));
+    ledger.observe(&object::<VirtualMachine>("tenant-a/vm", json!({}), machine_spec("g"), json!({})));
+    let pool = Pool::new("tenant-a", Pool::WORKERS, "demo-md0");
+    assert_eq!(ledger.pool("tenant-a", &clue), Ok(pool.clone()));
+    let all = of(&ledger, "g");
+    assert!(all.len() == 2 && all.iter().all(|line| line.contains("of tenant-a/KubernetesNodes/demo-md0")), "{all:?}");
+    assert_eq!(ledger.pool("tenant-b", &clue), Ok(Pool::Unknown), "another namespace's VM");
+    let facts = ledger.pool_facts(&pool, "g").expect("known");
+    assert_eq!(facts, PoolFacts { class: Some(PoolClass { class: "thin".into(), by: FrozenBy::Disks }), uses_golden: true });
+    assert!(!ledger.pool_facts(&pool, "h").expect("known").uses_golden);
+}
+
+/// R15 for pools of every age.
+#[test]
+fn r15_a_pools_class() {
+    let pool = Pool::new("tenant-a", Pool::WORKERS, "demo-md0");
+    let class = |ledger: &Ledger| ledger.pool_facts(&pool, "g").expect("known").class.map(|class| (class.class, class.by));
+    let mut ledger = synced();
+    assert_eq!(class(&ledger), None);
+    let template = |class: Value, created: &str| {
+        let mut spec = machine_spec("g");
+        spec["dataVolumeTemplates"][0]["spec"]["storage"] = json!({"storageClassName": class});
+        object::<KubevirtMachineTemplate>(
+            "tenant-a/t",
+            json!({"creationTimestamp": created}),
+            json!({"template": {"spec": {"virtualMachineTemplate": {"spec": spec}}}}),
+            json!({}),
+        )
+    };
+    ledger.observe(&template(json!("zfs"), "2026-11-29T10:00:00Z"));
+    assert_eq!(class(&ledger), Some(("zfs".into(), FrozenBy::Template)), "scaled to zero");
+    let disk = |name: &str, class: &str, created: &str| {
+        let meta =
+            json!({"creationTimestamp": created, "annotations": {marks::GOLDEN: "g", marks::POOL: "tenant-a/KubernetesNodes/demo-md0"}});
+        claim(&format!("tenant-a/{name}"), meta, class, "Bound")
+    };
+    ledger.observe(&disk("d1", "thin", "2026-11-29T10:00:00Z"));
+    assert_eq!(class(&ledger), Some(("thin".into(), FrozenBy::Disks)), "its disks go before its template");
+    ledger.observe(&disk("d2", "zfs", "2026-11-29T10:00:01Z"));
+    assert_eq!(class(&ledger), Some(("zfs".into(), FrozenBy::NewestDisk)));
+    // A worker pool that imported so far: disks without golden, found through their VM.
+    let mut ledger = synced();
+    ledger.observe(&object::<VirtualMachine>("tenant-a/vm", json!({}), machine_spec("g"), json!({})));
+    ledger.observe(&volume("tenant-a/d", owned_by("vm"), json!({"source": {"http": {"url": "https://example.org"}}}), "Succeeded"));
+    ledger.observe(&claim("tenant-a/d", json!({"labels": {marks::KUBEVIRT_CREATED_BY: "u"}}), "thin", "Bound"));
+    assert_eq!(class(&ledger), Some(("thin".into(), FrozenBy::Disks)));
+    assert_eq!(of(&ledger, "g").len(), 1, "an import is no consumer: {:?}", of(&ledger, "g"));
+    ledger.observe(&object::<MachineDeployment>("tenant-a/kubernetes-demo-md0", json!({}), names_template("t"), json!({})));
+    assert_eq!(ledger.pool_facts(&Pool::Unknown, "g"), Ok(PoolFacts::default()));
+}
+
+#[test]
+fn a_vm_that_is_its_own_pool_uses_its_golden() {
+    let mut ledger = synced();
+    let mut spec = machine_spec("g");
+    spec["template"] = json!({});
+    ledger.observe(&object::<VirtualMachine>("tenant-a/vm", json!({}), spec, json!({})));
+    let pool = Pool::new("tenant-a", Pool::VIRTUAL_MACHINE, "vm");
+    assert!(ledger.pool_facts(&pool, "g").expect("known").uses_golden);
+    assert!(!ledger.pool_facts(&Pool::new("tenant-a", Pool::VIRTUAL_MACHINE, "other"), "g").expect("known").uses_golden);
+}
+
+/// B25: unknown is never none.
+#[test]
+fn b25_what_is_not_known_is_said() {
+    let (classes, independent) = (classes(), BTreeSet::new());
+    let storage = Storage { classes: &classes, independent: &independent, now: NOW };
+    let mut ledger = Ledger::new(CATALOG);
+    let why = |ledger: &Ledger| ledger.consumers(GoldenKey::named("g"), storage).expect_err("unknown").0;
+    assert!(why(&ledger).contains("DataVolumes have not been read yet, PersistentVolumeClaims have not"));
+    for kind in Kind::ALL {
+        ledger.not_installed(kind);
+    }
+    assert!(of(&ledger, "g").is_empty(), "a kind that does not exist has none");
+    ledger.begin(Kind::DataVolume);
+    ledger.observe(&volume("tenant-a/d", json!({}), from_golden("g"), ""));
+    assert_eq!(why(&ledger), "DataVolumes are being read");
+    assert_eq!(ledger.consumers_seen(GoldenKey::named("g"), storage).blocking(), 1, "enough to say: in use");
+    assert!(ledger.mark_repairs(Walk::default(), 10).is_err(), "nothing is written from partial data");
+    ledger.commit(Kind::DataVolume);
+    assert_eq!(of(&ledger, "g").len(), 1);
+    // A forced reset: the old rows stay for "in use", but "free" is not said, and the sweep takes what is gone.
+    ledger.begin(Kind::DataVolume);
+    assert_eq!(ledger.consumers_seen(GoldenKey::named("g"), storage).blocking(), 1);
+    assert!(ledger.consumers(GoldenKey::named("other"), storage).is_err());
+    ledger.commit(Kind::DataVolume);
+    assert!(of(&ledger, "g").is_empty() && ledger.is_empty());
+    ledger.stale(Kind::Claim);
+    assert_eq!(ledger.state(Kind::Claim), KindState::NotInstalled, "a kind that is not there has no watch");
+    ledger.stale(Kind::DataVolume);
+    assert_eq!(why(&ledger), "the watch of DataVolumes is silent");
+    ledger.fresh(Kind::DataVolume);
+    assert!(of(&ledger, "g").is_empty());
+    ledger.observe(&volume("tenant-a/d", json!({}), from_golden("g"), ""));
+    ledger.not_installed(Kind::DataVolume);
+    assert!(ledger.is_empty() && ledger.names() == 0);
+}
+
+#[test]
+fn watch_events_drive_it() {
+    let mut ledger = synced();
+    let disk = |name: &str| volume(&format!("tenant-a/{name}"), json!({}), from_golden("g"), "");
+    for event in
+        [watcher::Event::Init, watcher::Event::InitApply(disk("a")), watcher::Event::InitApply(disk("b")), watcher::Event::InitDone]
+    {
+        ledger.watch_event(&event);
+    }
+    assert_eq!(of(&ledger, "g").len(), 2);
+    ledger.watch_event(&watcher::Event::Apply(disk("c")));
+    ledger.watch_event(&watcher::Event::Delete(disk("a")));
+    assert_eq!(of(&ledger, "g").len(), 2);
+    for event in [
+        watcher::Event::Init,
+        watcher::Event::InitApply(disk("b")),
+        watcher::Event::Init,
+        watcher::Event::InitApply(disk("c")),
+        watcher::Event::InitDone,
+    ] {
+        ledger.watch_event(&event);
+    }
+    assert_eq!(
+        of(&ledger, "g"),
+        ["Disk tenant-a/c of unknown (by spec): CloneRunning"],
+        "a list that was begun again counts from its last beginning"
+    );
+}
+
+#[test]
+fn odd_objects_never_end_a_scan() {
+    let mut ledger = synced();
+    let odd = json!({"source": {"pvc": {"namespace": CATALOG, "name": "g"}, "http": 5}});
+    ledger.observe(&volume("tenant-a/odd", json!({}), odd, "Succeeded"));
+    ledger.observe(&volume("tenant-a/fine", json!({}), from_golden("g"), "Succeeded"));
+    ledger.observe(&claim("tenant-a/fine", json!({}), "thin", "Bound"));
+    ledger.observe(&claim("tenant-a/fine", marked("g"), "thin", "Bound"));
+    assert_eq!(
+        of(&ledger, "g"),
+        ["Disk tenant-a/odd of unknown (by its name in an unreadable spec): Unreadable", "Disk tenant-a/fine of unknown (by spec): -"]
+    );
+}
+
+#[test]
+fn our_own_second_target_needs_the_golden_only_while_it_is_filled() {
+    let mut ledger = synced();
+    let copy = json!({"annotations": {marks::CDI_CLONE_TYPE: "copy"}});
+    ledger.observe(&volume("cozy-public/g-local", copy.clone(), from_golden("g"), "CloneInProgress"));
+    assert_eq!(of(&ledger, "g"), ["Disk cozy-public/g-local of unknown (by spec): CloneRunning"]);
+    ledger.observe(&volume("cozy-public/g-local", copy, from_golden("g"), "Succeeded"));
+    assert!(of(&ledger, "g").is_empty());
+    assert_eq!(ledger.mark_repairs(Walk::default(), 10).expect("known").0, [], "a golden gets no consumer's marks");
+}
+
+#[test]
+fn counts_for_status() {
+    let mut ledger = synced();
+    for (path, created) in
+        [("tenant-a/d1", "2026-11-29T10:00:00Z"), ("tenant-a/d2", "2026-11-29T10:30:00Z"), ("tenant-b/d1", "2026-11-29T10:10:00Z")]
+    {
+        let meta = json!({"creationTimestamp": created, "labels": {"app.kubernetes.io/instance": "vm-disk-x"}});
+        ledger.observe(&volume(path, meta, from_golden("g"), "Succeeded"));
+        ledger.observe(&claim(path, marked("g"), "thin", "Bound"));
+    }
+    ledger.observe(&object::<VirtualMachine>("tenant-c/vm", json!({}), machine_spec("g"), json!({})));
+    let (classes, independent) = (classes(), BTreeSet::new());
+    let storage = Storage { classes: &classes, independent: &independent, now: NOW };
+    let counts = ledger.counts([GoldenKey::named("g"), GoldenKey::named("free")], storage).expect("known");
+    assert_eq!(
+        counts["g"],
+        Counts {
+            clones: 3,
+            pools: 3,
+            virtual_machines: 1,
+            templates: 0,
+            namespaces: 3,
+            blocking: 1,
+            all: 4,
+            last_clone: Some(NOW - 90 * 60),
+            by_kind: [(ConsumerKind::Disk, 3), (ConsumerKind::VirtualMachine, 1)].into(),
+        }
+    );
+    assert_eq!(counts["free"], Counts::default());
+}
+
+fn repairs(ledger: &Ledger) -> Vec<String> {
+    let (mut walk, mut found) = (Some(Walk::default()), Vec::new());
+    while let Some(at) = walk {
+        let (some, next) = ledger.mark_repairs(at, 1).expect("known");
+        assert!(some.len() <= 1 && next != Some(at), "paced, and it goes on");
+        found.extend(some);
+        walk = next;
+    }
+    let fix = |fix: &Option<crate::rules::repair::Fix>| {
+        fix.as_ref().map_or_else(
+            || "-".to_owned(),
+            |fix| format!("{}{}", fix.write, fix.instead_of.as_ref().map(|old| format!(" (was {old})")).unwrap_or_default()),
+        )
+    };
+    let mut lines: Vec<String> = found
+        .iter()
+        .map(|r| format!("{} {}/{}: {}, {}", r.kind, r.namespace, r.name, fix(&r.repair.golden), fix(&r.repair.pool)))
+        .collect();
+    lines.sort();
+    lines
+}
+
+/// R25: disks older than the daemon, marks taken off, marks that lie.
+#[test]
+fn r25_back_fill() {
+    let mut ledger = synced();
+    ledger.observe(&object::<VirtualMachine>("tenant-a/vm", json!({}), machine_spec("g"), json!({})));
+    ledger.observe(&volume("tenant-a/old", owned_by("vm"), from_golden("g"), "Succeeded"));
+    ledger.observe(&claim("tenant-a/old", json!({"labels": {marks::KUBEVIRT_CREATED_BY: "u"}}), "thin", "Bound"));
+    let right = json!({"annotations": {marks::GOLDEN: "g", marks::POOL: "tenant-b/VMDisk/x"}});
+    ledger.observe(&volume("tenant-b/right", right.clone(), from_golden("g"), "Succeeded"));
+    ledger.observe(&claim("tenant-b/right", right.clone(), "thin", "Bound"));
+    ledger.observe(&volume("tenant-b/lies", right, from_golden("h"), "Succeeded"));
+    ledger.observe(&volume("tenant-c/going", json!({"deletionTimestamp": "2026-11-29T11:00:00Z"}), from_golden("g"), "Succeeded"));
+    ledger.observe(&claim("tenant-c/orphan", json!({"annotations": {marks::GOLDEN: "g", marks::POOL: "unknown"}}), "thin", "Bound"));
+    assert_eq!(
+        repairs(&ledger),
+        [
+            "DataVolume tenant-a/old: g, tenant-a/KubernetesNodes/demo-md0",
+            "DataVolume tenant-b/lies: h (was g), -",
+            "PersistentVolumeClaim tenant-a/old: g, tenant-a/KubernetesNodes/demo-md0",
+        ]
+    );
+    let one = ledger.mark_repair_of(Kind::DataVolume, "tenant-a", "old").expect("known").expect("marks are missing");
+    assert_eq!((one.kind, one.uid), (Kind::DataVolume, None));
+    assert_eq!(ledger.mark_repair_of(Kind::DataVolume, "tenant-b", "right"), Ok(None));
+}
+
+/// A pointer that moved on after the clone: the mark says what was cloned, and the other object of the disk learns it.
+#[test]
+fn r25_a_mark_outlives_a_moved_pointer() {
+    let mut ledger = synced();
+    let points = |golden: &str| {
+        object::<DataSource>("tenant-a/p", json!({}), json!({"source": {"pvc": {"namespace": CATALOG, "name": golden}}}), json!({}))
+    };
+    ledger.observe(&points("g"));
+    ledger.observe(&volume("tenant-a/d", json!({}), by_pointer("p"), ""));
+    assert_eq!(repairs(&ledger), ["DataVolume tenant-a/d: g, unknown"]);
+    ledger.observe(&volume(
+        "tenant-a/d",
+        json!({"annotations": {marks::GOLDEN: "g", marks::POOL: "unknown"}}),
+        by_pointer("p"),
+        "Succeeded",
+    ));
+    ledger.observe(&claim("tenant-a/d", json!({"annotations": {marks::CDI_SOURCE_NAMESPACE: CATALOG}}), "thin", "Bound"));
+    ledger.observe(&points("h"));
+    assert_eq!(repairs(&ledger), ["PersistentVolumeClaim tenant-a/d: g, unknown"]);
+    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by mark): -"]);
+    assert!(of(&ledger, "h").iter().any(|line| line.starts_with("Disk tenant-a/d")), "a mark never removes a consumer");
+}
+
+#[test]
+fn r15_templates_whose_class_is_to_be_recorded() {
+    let mut ledger = synced();
+    ledger.observe(&machine_template("tenant-a/t", "g", "2026-11-29T10:00:00Z"));
+    assert_eq!(ledger.templates_without_class(), Ok(vec![("tenant-a".to_owned(), "t".to_owned())]));
+    let mut recorded = machine_template("tenant-a/t", "g", "2026-11-29T10:00:00Z");
+    recorded.metadata.annotations = Some([(marks::STORAGE_CLASS.to_owned(), "thin".to_owned())].into());
+    ledger.observe(&recorded);
+    assert_eq!(ledger.templates_without_class(), Ok(Vec::new()));
+}
+
+/// Design §9: at most 200 bytes a row, here for 20,000 disks of real name lengths, each a DataVolume and a claim.
+#[test]
+fn a_row_is_small() {
+    let mut ledger = synced();
+    let disks = 20_000_usize;
+    for number in 0..disks {
+        let (name, pool) = (format!("kubernetes-demo{:02}-md0-{number:05}-x{number:04}-system", number % 100), number % 100);
+        let golden = format!("talos-worker-ce4c980550dd2ab1b17bbf2b08801c7eb59418eafe8f279833297925d67c7515-v1.13.{}", number % 10);
+        let facts = Facts {
+            uid: Some(number as u128 + 1),
+            created: NOW,
+            references: vec![Reference { target: Target::Claim(golden.clone()), evidence: Evidence::Spec }],
+            pool: PoolClue::Here(Pool::new("tenant-a", Pool::WORKERS, &format!("demo{pool:02}-md0"))),
+            golden_mark: Some(golden),
+            pool_mark: Some(format!("tenant-a/KubernetesNodes/demo{pool:02}-md0")),
+            class: Some("replicated".to_owned()),
+            driver: Some("linstor.csi.linbit.com".to_owned()),
+            ..Facts::default()
+        };
+        for kind in [Kind::DataVolume, Kind::Claim] {
+            ledger.apply(kind, "tenant-a", &name, Some(&facts));
+        }
+    }
+    assert_eq!(ledger.len(), 2 * disks);
+    let bytes = ledger.heap_bytes() / ledger.len();
+    assert!(bytes <= 200, "{bytes} bytes a row");
+    assert!(bytes > 80, "{bytes} bytes a row cannot be: something is not counted");
+}

@@ -1,0 +1,112 @@
+//! The ledger as the end of its watches.
+
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use super::{
+    Sink,
+    evidence::Observe,
+    ledger::{Kind, Ledger},
+};
+
+/// A ledger that several watches fill and others ask.
+#[derive(Clone)]
+pub struct LedgerSink(Arc<RwLock<Ledger>>);
+
+impl LedgerSink {
+    /// Shares a ledger.
+    pub fn new(ledger: Ledger) -> Self {
+        Self(Arc::new(RwLock::new(ledger)))
+    }
+
+    /// The ledger, to be asked. Watches wait meanwhile.
+    pub fn read(&self) -> RwLockReadGuard<'_, Ledger> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that the cluster has no such kind (any more).
+    pub fn not_installed(&self, kind: Kind) {
+        self.with(|ledger| ledger.not_installed(kind));
+    }
+
+    /// Says whether the kind's watch has been heard of in time.
+    pub fn set_alive(&self, kind: Kind, is_alive: bool) {
+        if is_alive { self.with(|ledger| ledger.fresh(kind)) } else { self.with(|ledger| ledger.stale(kind)) }
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Ledger)) {
+        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl<K: Observe> Sink<K> for LedgerSink {
+    fn begin(&mut self) {
+        self.with(|ledger| ledger.begin(K::KIND));
+    }
+
+    fn apply(&mut self, object: K) {
+        self.with(|ledger| ledger.observe(&object));
+    }
+
+    fn delete(&mut self, namespace: Option<&str>, name: &str) {
+        self.with(|ledger| ledger.delete(K::KIND, namespace.unwrap_or_default(), name));
+    }
+
+    fn odd(&mut self, namespace: Option<&str>, name: &str, _: &str) {
+        self.with(|ledger| ledger.keep(K::KIND, namespace.unwrap_or_default(), name));
+    }
+
+    fn synced(&mut self) {
+        self.with(|ledger| ledger.commit(K::KIND));
+    }
+
+    fn not_installed(&mut self) {
+        self.with(|ledger| ledger.not_installed(K::KIND));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        foreign::DataVolume,
+        rules::class::Classes,
+        world::ledger::{GoldenKey, KindState, Storage},
+    };
+
+    #[test]
+    fn a_watch_fills_the_ledger_and_an_unreadable_object_keeps_what_was_known_of_it() {
+        let mut sink = LedgerSink::new(Ledger::new("cozy-public"));
+        for kind in Kind::ALL {
+            sink.not_installed(kind);
+        }
+        let disk = |name: &str| -> DataVolume {
+            serde_json::from_value(json!({"metadata": {"namespace": "a", "name": name}, "spec": {"source": {"pvc": {"namespace": "cozy-public", "name": "g"}}}}))
+                .expect("a DataVolume")
+        };
+        let count = |sink: &LedgerSink| {
+            let (classes, independent) = (Classes::new(), BTreeSet::new());
+            let storage = Storage { classes: &classes, independent: &independent, now: 0 };
+            sink.read().consumers(GoldenKey::named("g"), storage).map(|consumers| consumers.blocking())
+        };
+        Sink::<DataVolume>::begin(&mut sink);
+        sink.apply(disk("x"));
+        sink.apply(disk("y"));
+        assert!(count(&sink).is_err());
+        Sink::<DataVolume>::synced(&mut sink);
+        assert_eq!(count(&sink), Ok(2));
+        Sink::<DataVolume>::begin(&mut sink);
+        Sink::<DataVolume>::odd(&mut sink, Some("a"), "x", "why");
+        Sink::<DataVolume>::odd(&mut sink, Some("a"), "never seen", "why");
+        Sink::<DataVolume>::synced(&mut sink);
+        assert_eq!(count(&sink), Ok(1));
+        sink.set_alive(Kind::DataVolume, false);
+        assert_eq!(sink.read().state(Kind::DataVolume), KindState::Stale);
+        sink.set_alive(Kind::DataVolume, true);
+        Sink::<DataVolume>::delete(&mut sink, Some("a"), "x");
+        assert_eq!(count(&sink), Ok(0));
+    }
+}

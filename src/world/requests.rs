@@ -1,0 +1,242 @@
+//! The clones an object asks for, as plain requests for `rules::clone` (R13–R18): every clone form, chains of DataSources followed.
+//!
+//! Nothing inside the catalog namespace asks for anything: what CDI and this daemon make there is never judged.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::{
+    evidence::{
+        claim_target, data_source_target, instance_labels, machine_namespace, owning_machine, template_machine, template_pool, texts,
+        unreadable_references, volume_target,
+    },
+    ledger::{Chain, Ledger, Target},
+};
+use crate::{
+    foreign::{
+        Claim, ClaimSpec, DataSource, DataVolume, DataVolumeSpec, KubevirtMachineTemplate, Lenient, VirtualMachine, VirtualMachineSpec,
+    },
+    model::DiskSize,
+    rules::{
+        class::{Shape, StatedClass},
+        clone::{CloneRequest, Known, Source, StatedSize, Subject, SubjectKind, Unknown},
+        marks,
+        pool::{Pool, PoolClue, disk_pool, machine_pool, plausible_pool},
+        size::VolumeMode,
+    },
+};
+
+/// An object that may ask for clones of goldens.
+pub trait Clones {
+    /// The clones it asks for; none where it names nothing in the catalog.
+    ///
+    /// # Errors
+    /// While what a request hangs on (a DataSource, a disk's VM) is not known, or when the object cannot be read but names a golden.
+    fn clone_requests(&self, ledger: &Ledger) -> Known<Vec<CloneRequest>>;
+}
+
+/// What an UPDATE is judged by: the requests that the object did not make before.
+pub fn new_requests(old: &[CloneRequest], new: Vec<CloneRequest>) -> Vec<CloneRequest> {
+    new.into_iter().filter(|request| !old.contains(request)).collect()
+}
+
+/// Who asks, and the source if it is in the catalog.
+struct Reader<'a> {
+    ledger: &'a Ledger,
+    meta: &'a ObjectMeta,
+    kind: SubjectKind,
+}
+
+/// What of a disk is written where it is stated.
+struct DiskSpec<'a> {
+    name: Option<&'a str>,
+    shape: Shape,
+    claim: Option<&'a ClaimSpec>,
+    annotations: &'a BTreeMap<String, String>,
+    pool: Pool,
+}
+
+impl<'a> Reader<'a> {
+    fn new<K: kube::Resource<DynamicType = ()>>(ledger: &'a Ledger, object: &'a K, kind: SubjectKind) -> Self {
+        Self { ledger, meta: object.meta(), kind }
+    }
+
+    fn own(&self) -> &'a str {
+        self.meta.namespace.as_deref().unwrap_or_default()
+    }
+
+    fn catalog(&self) -> &'a str {
+        self.ledger.catalog_namespace()
+    }
+
+    fn is_judged(&self) -> bool {
+        self.own() != self.catalog()
+    }
+
+    /// Refuses to say "asks for nothing" of a spec that cannot be read but names something in the catalog.
+    fn unreadable<T>(&self, spec: &Lenient<T>) -> Known<Vec<CloneRequest>> {
+        let names_catalog = spec.odd().is_some_and(|spec| !unreadable_references(spec, self.own(), self.catalog()).is_empty());
+        if names_catalog {
+            Err(Unknown(format!("{} cannot be read, but names something in the catalog", self.subject(None))))
+        } else {
+            Ok(Vec::new())
+        }
+    }
+
+    fn subject(&self, disk: Option<&str>) -> Subject {
+        let name = self.meta.name.clone().or_else(|| Some(format!("{}*", self.meta.generate_name.as_ref()?)));
+        Subject { kind: self.kind, namespace: self.own().to_owned(), name: name.unwrap_or_default(), disk: disk.map(str::to_owned) }
+    }
+
+    /// The source a target leads to in the catalog, and the DataSource on the way.
+    fn source(&self, target: Target) -> Known<Option<(Source, Option<String>)>> {
+        Ok(match target {
+            Target::Claim(name) => Some((Source::Claim(name), None)),
+            Target::Snapshot(name) => Some((Source::Snapshot(name), None)),
+            Target::DataSource { namespace, name } => match self.ledger.data_source(&namespace, &name)? {
+                Chain::Catalog(source) => Some((source, Some(format!("{namespace}/{name}")))),
+                Chain::Elsewhere => None,
+            },
+            Target::CloneSource(_) | Target::Identity(_) | Target::Template { .. } => None,
+        })
+    }
+
+    fn request(&self, target: Option<Target>, disk: impl FnOnce() -> Known<DiskSpec<'a>>) -> Known<Option<CloneRequest>> {
+        let Some(target) = target else { return Ok(None) };
+        let Some((source, through)) = self.source(target)? else { return Ok(None) };
+        let disk = disk()?;
+        let claim = disk.claim;
+        let relevant = [marks::GOLDEN, marks::CDI_USE_POPULATOR, marks::CDI_CLONE_TYPE];
+        let annotations = relevant.iter().filter_map(|key| Some(((*key).to_owned(), disk.annotations.get(*key)?.clone()))).collect();
+        Ok(Some(CloneRequest {
+            subject: self.subject(disk.name),
+            source,
+            through,
+            shape: disk.shape,
+            class: StatedClass::of(claim.and_then(|claim| claim.storage_class_name.as_deref())),
+            size: stated_size(claim),
+            volume_mode: claim.and_then(|claim| claim.volume_mode.as_deref()).and_then(VolumeMode::parse),
+            access_modes: claim.and_then(|claim| claim.access_modes.clone()).unwrap_or_default(),
+            annotations,
+            pool: disk.pool,
+        }))
+    }
+
+    /// The disks of a VM or machine template; `at` is the namespace the VMs are made in.
+    fn machine_disks(&self, spec: &'a Lenient<VirtualMachineSpec>, at: &str, pool: &Pool) -> Known<Vec<CloneRequest>> {
+        let Some(vm) = spec.read() else { return self.unreadable(spec) };
+        let mut requests = Vec::new();
+        for template in &vm.data_volume_templates {
+            let Some(disk) = template.read() else {
+                self.unreadable(template)?;
+                continue;
+            };
+            let target = volume_target(&disk.spec, at, self.catalog());
+            let marked = disk.metadata.annotations.get(marks::POOL).and_then(|text| plausible_pool(text, self.own()));
+            let (shape, claim) = shape(&disk.spec);
+            requests.extend(self.request(target, || {
+                Ok(DiskSpec {
+                    name: disk.metadata.name.as_deref(),
+                    shape,
+                    claim,
+                    annotations: &disk.metadata.annotations,
+                    pool: marked.unwrap_or_else(|| pool.clone()),
+                })
+            })?);
+        }
+        Ok(requests)
+    }
+}
+
+fn shape(spec: &DataVolumeSpec) -> (Shape, Option<&ClaimSpec>) {
+    match &spec.pvc {
+        Some(claim) => (Shape::Claim, Some(claim)),
+        None => (Shape::Storage, spec.storage.as_ref()),
+    }
+}
+
+fn stated_size(claim: Option<&ClaimSpec>) -> StatedSize {
+    let Some(quantity) = claim.and_then(ClaimSpec::storage_request) else { return StatedSize::Absent };
+    let size = quantity.bytes().and_then(DiskSize::from_bytes);
+    size.map_or_else(|| StatedSize::Unreadable(quantity.as_str().chars().take(64).collect()), StatedSize::Bytes)
+}
+
+impl Clones for DataVolume {
+    fn clone_requests(&self, ledger: &Ledger) -> Known<Vec<CloneRequest>> {
+        let reader = Reader::new(ledger, self, SubjectKind::DataVolume);
+        if !reader.is_judged() {
+            return Ok(Vec::new());
+        }
+        let Some(spec) = self.spec.read() else { return reader.unreadable(&self.spec) };
+        static NONE: BTreeMap<String, String> = BTreeMap::new();
+        let annotations = self.metadata.annotations.as_ref().unwrap_or(&NONE);
+        let request = reader.request(volume_target(spec, reader.own(), reader.catalog()), || {
+            let clue = disk_pool(reader.own(), &texts(self.metadata.labels.as_ref()), annotations, owning_machine(&self.metadata));
+            let (shape, claim) = shape(spec);
+            Ok(DiskSpec { name: None, shape, claim, annotations, pool: ledger.pool(reader.own(), &clue)? })
+        })?;
+        Ok(request.into_iter().collect())
+    }
+}
+
+impl Clones for Claim {
+    fn clone_requests(&self, ledger: &Ledger) -> Known<Vec<CloneRequest>> {
+        let reader = Reader::new(ledger, self, SubjectKind::Claim);
+        if !reader.is_judged() {
+            return Ok(Vec::new());
+        }
+        let Some(spec) = self.spec.read() else { return reader.unreadable(&self.spec) };
+        static NONE: BTreeMap<String, String> = BTreeMap::new();
+        let annotations = self.metadata.annotations.as_ref().unwrap_or(&NONE);
+        let request = reader.request(claim_target(spec, reader.own(), reader.catalog(), None), || {
+            let clue = disk_pool(reader.own(), &texts(self.metadata.labels.as_ref()), annotations, None);
+            Ok(DiskSpec { name: None, shape: Shape::Claim, claim: Some(spec), annotations, pool: ledger.pool(reader.own(), &clue)? })
+        })?;
+        Ok(request.into_iter().collect())
+    }
+}
+
+impl Clones for VirtualMachine {
+    fn clone_requests(&self, ledger: &Ledger) -> Known<Vec<CloneRequest>> {
+        let reader = Reader::new(ledger, self, SubjectKind::VirtualMachine);
+        if !reader.is_judged() {
+            return Ok(Vec::new());
+        }
+        let labels = texts(self.metadata.labels.as_ref());
+        let pool = self.spec.read().and_then(|vm| machine_pool(reader.own(), instance_labels(vm), &labels));
+        let alone = || self.metadata.name.as_deref().map_or(Pool::Unknown, |name| Pool::new(reader.own(), Pool::VIRTUAL_MACHINE, name));
+        reader.machine_disks(&self.spec, reader.own(), &pool.unwrap_or_else(alone))
+    }
+}
+
+impl Clones for KubevirtMachineTemplate {
+    fn clone_requests(&self, ledger: &Ledger) -> Known<Vec<CloneRequest>> {
+        let reader = Reader::new(ledger, self, SubjectKind::MachineTemplate);
+        if !reader.is_judged() {
+            return Ok(Vec::new());
+        }
+        let Some(machine) = template_machine(self) else { return reader.unreadable(&self.spec) };
+        let pool = match template_pool(reader.own(), machine) {
+            PoolClue::Here(pool) => pool,
+            _ => ledger.template_pool(reader.own(), self.metadata.name.as_deref().unwrap_or_default())?,
+        };
+        reader.machine_disks(&machine.spec, machine_namespace(self, machine), &pool)
+    }
+}
+
+impl Clones for DataSource {
+    fn clone_requests(&self, ledger: &Ledger) -> Known<Vec<CloneRequest>> {
+        let reader = Reader::new(ledger, self, SubjectKind::DataSource);
+        if !reader.is_judged() {
+            return Ok(Vec::new());
+        }
+        let Some(spec) = self.spec.read() else { return reader.unreadable(&self.spec) };
+        static NONE: BTreeMap<String, String> = BTreeMap::new();
+        let nothing = DiskSpec { name: None, shape: Shape::Storage, claim: None, annotations: &NONE, pool: Pool::Unknown };
+        Ok(reader.request(data_source_target(spec, reader.own(), reader.catalog()), || Ok(nothing))?.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+use rstest::rstest;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::world::ledger::Kind;
+
+/// A ledger that knows a DataSource `tenant-a/ubuntu` into the catalog, one that leads nowhere, and the worker VM `kubernetes-demo-md0-x`.
+fn ledger() -> Ledger {
+    let mut ledger = Ledger::new("cozy-public");
+    for kind in Kind::ALL {
+        ledger.begin(kind);
+        ledger.commit(kind);
+    }
+    ledger.observe(&object::<DataSource>("tenant-a", "ubuntu", json!({"source": {"pvc": {"namespace": "cozy-public", "name": "g"}}})));
+    ledger.observe(&object::<DataSource>("tenant-a", "own", json!({"source": {"pvc": {"namespace": "tenant-a", "name": "g"}}})));
+    let vm = json!({"template": {"metadata": {"labels": {"cluster.x-k8s.io/deployment-name": "kubernetes-demo-md0"}}}});
+    ledger.observe(&object::<VirtualMachine>("tenant-a", "kubernetes-demo-md0-x", vm));
+    ledger
+}
+
+fn object<K: DeserializeOwned>(namespace: &str, name: &str, spec: Value) -> K {
+    serde_json::from_value(json!({"metadata": {"namespace": namespace, "name": name}, "spec": spec})).expect("an object")
+}
+
+fn one(requests: Known<Vec<CloneRequest>>) -> Option<CloneRequest> {
+    let mut requests = requests.expect("known");
+    assert!(requests.len() < 2, "{requests:?}");
+    requests.pop()
+}
+
+#[rstest]
+#[case::pvc(json!({"source": {"pvc": {"namespace": "cozy-public", "name": "g"}}}), Some((Source::Claim("g".into()), None)))]
+#[case::snapshot(json!({"source": {"snapshot": {"namespace": "cozy-public", "name": "s"}}}), Some((Source::Snapshot("s".into()), None)))]
+#[case::source_ref(json!({"sourceRef": {"kind": "DataSource", "name": "ubuntu"}}), Some((Source::Claim("g".into()), Some("tenant-a/ubuntu"))))]
+#[case::source_ref_elsewhere(json!({"sourceRef": {"kind": "DataSource", "namespace": "tenant-a", "name": "own"}}), None)]
+#[case::source_ref_missing(json!({"sourceRef": {"kind": "DataSource", "name": "nothing"}}), None)]
+#[case::external(json!({"storage": {"dataSourceRef": {"kind": "PersistentVolumeClaim", "namespace": "cozy-public", "name": "g"}}}), Some((Source::Claim("g".into()), None)))]
+#[case::own_namespace(json!({"source": {"pvc": {"name": "g"}}}), None)]
+#[case::http(json!({"source": {"http": {"url": "https://example.org"}}}), None)]
+fn every_form_of_a_data_volume(#[case] spec: Value, #[case] expected: Option<(Source, Option<&str>)>) {
+    let request = one(object::<DataVolume>("tenant-a", "d", spec.clone()).clone_requests(&ledger()));
+    assert_eq!(request.map(|r| (r.source, r.through)), expected.map(|(source, through)| (source, through.map(str::to_owned))));
+    assert_eq!(one(object::<DataVolume>("cozy-public", "d", spec).clone_requests(&ledger())), None, "never judged inside the catalog");
+}
+
+#[test]
+fn a_disk_is_read_whole() {
+    let volume: DataVolume = serde_json::from_value(json!({
+        "metadata": {"namespace": "tenant-a", "generateName": "disk-", "annotations": {marks::CDI_CLONE_TYPE: "copy", "other": "x"},
+            "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "kubernetes-demo-md0-x", "uid": "u", "controller": true}]},
+        "spec": {"source": {"pvc": {"namespace": "cozy-public", "name": "g"}},
+            "pvc": {"storageClassName": "", "volumeMode": "Block", "accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "-5"}}}}
+    }))
+    .expect("a DataVolume");
+    let request = one(volume.clone_requests(&ledger())).expect("a clone");
+    assert_eq!(request.subject.to_string(), "DataVolume tenant-a/disk-*");
+    assert_eq!((request.shape, request.class), (Shape::Claim, StatedClass::Empty));
+    assert_eq!((request.size, request.volume_mode), (StatedSize::Unreadable("-5".into()), Some(VolumeMode::Block)));
+    assert_eq!(request.annotations, [(marks::CDI_CLONE_TYPE.to_owned(), "copy".to_owned())].into());
+    assert_eq!(request.pool.to_string(), "tenant-a/KubernetesNodes/demo-md0");
+}
+
+#[test]
+fn claims_across_namespaces() {
+    let spec = |field: &str, extra: Value| {
+        let mut source = json!({"kind": "PersistentVolumeClaim", "name": "g"});
+        source.as_object_mut().expect("object").extend(extra.as_object().expect("object").clone());
+        json!({field: source, "resources": {"requests": {"storage": "6Gi"}}})
+    };
+    let ask = |spec| one(object::<Claim>("tenant-a", "d", spec).clone_requests(&ledger()));
+    let request = ask(spec("dataSourceRef", json!({"namespace": "cozy-public"}))).expect("a clone");
+    assert_eq!((request.source, request.shape, request.pool), (Source::Claim("g".into()), Shape::Claim, Pool::Unknown));
+    assert_eq!(ask(spec("dataSourceRef", json!({}))), None);
+    assert_eq!(ask(spec("dataSource", json!({}))), None);
+}
+
+fn machine(disks: Value) -> Value {
+    json!({"dataVolumeTemplates": disks, "template": {"metadata": {"labels": {"cluster.x-k8s.io/deployment-name": "kubernetes-demo-md0"}}}})
+}
+
+#[test]
+fn machines_ask_for_each_of_their_disks() {
+    let disks = json!([
+        {"metadata": {"name": "system"}, "spec": {"source": {"pvc": {"namespace": "cozy-public", "name": "g"}}, "storage": {"storageClassName": "r"}}},
+        {"metadata": {"name": "data"}, "spec": {"source": {"blank": {}}}},
+        {"metadata": {"name": "more"}, "spec": {"sourceRef": {"kind": "DataSource", "name": "ubuntu"}}},
+        {"spec": "odd, but names nothing"},
+    ]);
+    let template: KubevirtMachineTemplate = object(
+        "tenant-a",
+        "t",
+        json!({"template": {"spec": {"virtualMachineTemplate": {"metadata": {"namespace": "tenant-a"}, "spec": machine(disks.clone())}}}}),
+    );
+    let vm: VirtualMachine = object("tenant-a", "vm", machine(disks));
+    for (requests, kind) in [
+        (template.clone_requests(&ledger()), "KubevirtMachineTemplate tenant-a/t"),
+        (vm.clone_requests(&ledger()), "VirtualMachine tenant-a/vm"),
+    ] {
+        let requests = requests.expect("known");
+        let told: Vec<(String, String)> = requests.iter().map(|r| (r.subject.to_string(), r.pool.to_string())).collect();
+        assert_eq!(
+            told,
+            [
+                (format!("disk \"system\" of {kind}"), "tenant-a/KubernetesNodes/demo-md0".to_owned()),
+                (format!("disk \"more\" of {kind}"), "tenant-a/KubernetesNodes/demo-md0".to_owned()),
+            ]
+        );
+        assert_eq!(requests[0].class, StatedClass::Named("r".into()));
+    }
+    let marked = json!([{"metadata": {"annotations": {marks::POOL: "tenant-a/VMDisk/x"}}, "spec": {"source": {"pvc": {"namespace": "cozy-public", "name": "g"}}}}]);
+    let marked: VirtualMachine = object("tenant-a", "vm", machine(marked));
+    assert_eq!(one(marked.clone_requests(&ledger())).expect("a clone").pool.to_string(), "tenant-a/VMDisk/x");
+    let alone: VirtualMachine = object(
+        "tenant-a",
+        "vm",
+        json!({"dataVolumeTemplates": [{"spec": {"source": {"pvc": {"namespace": "cozy-public", "name": "g"}}}}]}),
+    );
+    assert_eq!(one(alone.clone_requests(&ledger())).expect("a clone").pool.to_string(), "tenant-a/VirtualMachine/vm");
+}
+
+#[test]
+fn data_sources_outside_the_catalog() {
+    let pointer: DataSource = object("tenant-a", "p", json!({"source": {"dataSource": {"namespace": "tenant-a", "name": "ubuntu"}}}));
+    assert_eq!(one(pointer.clone_requests(&ledger())).expect("leads into the catalog").through.as_deref(), Some("tenant-a/ubuntu"));
+    let own: DataSource = object("cozy-public", "p", json!({"source": {"pvc": {"namespace": "cozy-public", "name": "g"}}}));
+    assert_eq!(one(own.clone_requests(&ledger())), None);
+}
+
+#[test]
+fn what_cannot_be_read_but_names_the_catalog_is_unknown() {
+    let odd = object::<DataVolume>("tenant-a", "d", json!({"source": {"pvc": {"namespace": "cozy-public", "name": "g"}, "http": 5}}));
+    assert!(odd.clone_requests(&ledger()).expect_err("odd").0.contains("DataVolume tenant-a/d cannot be read"));
+    assert_eq!(one(object::<DataVolume>("tenant-a", "d", json!({"source": 5})).clone_requests(&ledger())), None);
+    let vm = object::<VirtualMachine>(
+        "tenant-a",
+        "v",
+        json!({"dataVolumeTemplates": [{"spec": {"source": {"pvc": {"namespace": "cozy-public", "name": "g"}, "http": 5}}}]}),
+    );
+    assert!(vm.clone_requests(&ledger()).is_err());
+}
+
+#[test]
+fn nothing_is_guessed_while_kinds_are_unread() {
+    let unread = Ledger::new("cozy-public");
+    let by_pointer = object::<DataVolume>("tenant-a", "d", json!({"sourceRef": {"kind": "DataSource", "name": "ubuntu"}}));
+    assert!(by_pointer.clone_requests(&unread).expect_err("unread").0.contains("DataSources have not been read yet"));
+    let plain = object::<DataVolume>("tenant-a", "d", json!({"source": {"pvc": {"namespace": "cozy-public", "name": "g"}}}));
+    assert!(one(plain.clone_requests(&unread)).is_some(), "a clone that hangs on nothing needs no kind");
+}
+
+#[test]
+fn an_update_is_judged_by_what_is_new() {
+    let volume = |size: &str| {
+        object::<DataVolume>(
+            "tenant-a",
+            "d",
+            json!({"source": {"pvc": {"namespace": "cozy-public", "name": "g"}}, "storage": {"resources": {"requests": {"storage": size}}}}),
+        )
+    };
+    let ask = |size| volume(size).clone_requests(&ledger()).expect("known");
+    assert_eq!(new_requests(&ask("6Gi"), ask("6144Mi")), [], "equal by value");
+    assert_eq!(new_requests(&ask("6Gi"), ask("7Gi")).len(), 1);
+}
