@@ -193,7 +193,7 @@ impl Draft {
     /// of the steps.
     ///
     /// # Errors
-    /// When the volume fails; nothing is visible then, and the download is kept.
+    /// When the volume fails; nothing is visible then, and a complete download is kept.
     pub fn commit(&self, record: Record, from: DiskFile) -> Result<Spooled, SpoolError> {
         let inner = &self.store.0;
         let layout = &inner.layout;
@@ -204,8 +204,11 @@ impl Draft {
         // Synced without holding the volume, since that may take long; that it is still there is asked before, for a fit
         // answer, and after.
         drop(self.volume()?);
-        let file = File::open(&source).map_err(|e| SpoolError::io("open", &source, e))?;
-        self.sync(file.sync_all())?;
+        let is_durable = from == DiskFile::Download && lock(&self.sidecar).as_ref().is_some_and(|sidecar| sidecar.complete.is_some());
+        if !is_durable {
+            let synced = File::open(&source).and_then(|file| file.sync_all());
+            synced.map_err(|e| SpoolError::io("sync", &source, e))?;
+        }
 
         let volume = self.volume()?;
         let digest = record.disk.digest;
