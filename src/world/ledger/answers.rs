@@ -292,13 +292,19 @@ impl Ledger {
         super::parse_uid(self.names.get(row.name).strip_prefix("volume-clone-source-")?)
     }
 
-    /// All objects of a pool: first rows.
+    /// All objects of a pool, by their first rows: those that say so, and what hangs on them.
     fn members(&self, pool: &Pool) -> HashSet<u32> {
-        let mut found: HashSet<u32> = HashSet::new();
         let key = self.names.find(&pool.to_string()).map(|name| GroupKey { kind: GroupKind::Pool, namespace: NameId::NONE, name });
-        let direct: Vec<u32> = key.into_iter().flat_map(|key| self.rows.group(key, Side::Pool)).map(|(row, _)| row).collect();
-        for row in direct.into_iter().chain(self.machine_alone(pool)) {
-            self.add_member(row, pool, &mut found);
+        let mut todo: Vec<u32> = key.into_iter().flat_map(|key| self.rows.group(key, Side::Pool)).map(|(row, _)| row).collect();
+        todo.extend(self.machine_alone(pool));
+        let mut found: HashSet<u32> = HashSet::new();
+        while let Some(row) = todo.pop() {
+            let Some(entry) = self.rows.get(row) else { continue };
+            let key = ObjectKey { kind: entry.kind, namespace: entry.namespace, name: entry.name };
+            let Some(first) = self.rows.find(key).filter(|first| found.insert(*first)) else { continue };
+            // What has a pool of its own is not drawn into another.
+            let belongs = |row: &u32| self.rows.get(*row).is_some_and(|row| self.pool_of(row) == *pool);
+            todo.extend(self.hanging_on(key, first).into_iter().filter(belongs));
         }
         found
     }
@@ -310,15 +316,12 @@ impl Ledger {
         self.rows.get(row).filter(|found| self.machine_pool(found) == *pool).map(|_| row)
     }
 
-    /// Adds a member and what hangs on it: a VM's disks, a disk's claim, the template a MachineDeployment names.
-    fn add_member(&self, row: u32, pool: &Pool, found: &mut HashSet<u32>) {
-        let Some(entry) = self.rows.get(row) else { return };
-        let key = ObjectKey { kind: entry.kind, namespace: entry.namespace, name: entry.name };
-        let Some(first) = self.rows.find(key).filter(|first| found.insert(*first)) else { return };
-        let hanging: Vec<u32> = match entry.kind {
+    /// A VM's disks, a disk's claim, the templates a MachineDeployment or MachineSet names.
+    fn hanging_on(&self, key: ObjectKey, first: u32) -> Vec<u32> {
+        match key.kind {
             Kind::VirtualMachine => {
-                let key = GroupKey { kind: GroupKind::Machine, namespace: entry.namespace, name: entry.name };
-                self.rows.group(key, Side::Pool).map(|(row, _)| row).collect()
+                let machine = GroupKey { kind: GroupKind::Machine, namespace: key.namespace, name: key.name };
+                self.rows.group(machine, Side::Pool).map(|(row, _)| row).collect()
             }
             Kind::DataVolume => self.rows.find(ObjectKey { kind: Kind::Claim, ..key }).into_iter().collect(),
             Kind::MachineDeployment | Kind::MachineSet => {
@@ -328,12 +331,6 @@ impl Ledger {
                 templates.filter_map(|template| self.rows.find(template)).collect()
             }
             _ => Vec::new(),
-        };
-        for row in hanging {
-            // What has a pool of its own is not drawn into another.
-            if self.rows.get(row).is_some_and(|row| self.pool_of(row) == *pool) {
-                self.add_member(row, pool, found);
-            }
         }
     }
 

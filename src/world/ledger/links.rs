@@ -167,13 +167,17 @@ impl Ledger {
 
     /// The MachineDeployments and MachineSets that name a machine template.
     pub(super) fn holders(&self, template: &Row) -> impl Iterator<Item = &Row> {
-        let key = GroupKey { kind: GroupKind::Template, namespace: template.namespace, name: template.name };
-        self.rows.group(key, Side::Target).map(|(_, row)| row)
+        self.holding(GroupKey { kind: GroupKind::Template, namespace: template.namespace, name: template.name })
+    }
+
+    fn holding(&self, template: GroupKey) -> impl Iterator<Item = &Row> {
+        let rows = self.rows.group(template, Side::Target).map(|(_, row)| row);
+        rows.filter(|row| matches!(row.kind, Kind::MachineDeployment | Kind::MachineSet))
     }
 
     /// The pool of those that name a template; the first by name of several.
     fn held_by(&self, template: GroupKey) -> Pool {
-        let pools = self.rows.group(template, Side::Target).map(|(_, holder)| self.pool_of(holder));
+        let pools = self.holding(template).map(|holder| self.pool_of(holder));
         pools.filter(|pool| *pool != Pool::Unknown).min().unwrap_or(Pool::Unknown)
     }
 
