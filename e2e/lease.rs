@@ -15,7 +15,7 @@ mod proxy;
 mod writes;
 
 use candidate::{Candidate, Times};
-use harness::{Cluster, Needs, Options, Shared, until};
+use harness::{Cluster, Needs, Options, Shared, eventually, until};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{
     Api,
@@ -62,8 +62,13 @@ impl<'a> Stage<'a> {
     async fn leader_and_follower(&mut self, times: Times, url_of_a: &str) -> (Candidate, Candidate) {
         let a = self.candidate_through("a", times, url_of_a);
         self.writes_by(&a, 20).await;
+        let mark = self.cluster.audit_mark().await;
         let b = self.candidate("b", times);
-        b.says("waits").await;
+        let reads = |request: &harness::Request| request.user_agent == "b" && request.resource == "leases" && request.namespace == self.namespace;
+        eventually("b has seen who leads", || async {
+            if self.cluster.requests_since(mark).await.iter().any(reads) { Ok(()) } else { Err("not yet".to_owned()) }
+        })
+        .await;
         (a, b)
     }
 }
@@ -186,6 +191,20 @@ async fn the_lease_in_other_hands_ends_the_term_and_a_deleted_one_does_not_start
     stage.writes.check();
     assert_eq!(stage.writes.terms().len(), 2);
     drop(b);
+}
+
+#[tokio::test]
+async fn a_candidate_that_starts_right_after_the_lease_was_deleted_waits_for_its_holder_to_notice() {
+    let Some(cluster) = CLUSTER.on(Needs::Scripted).await else { return };
+    let mut stage = Stage::set(cluster).await;
+    let a = stage.candidate("a", Times::SHORT);
+    stage.writes_by(&a, 20).await;
+    // It has never seen a Lease, and most likely makes it before its holder does.
+    let b = stage.candidate("b", Times::SHORT);
+    stage.leases.delete("golden-catalog", &DeleteParams::default()).await.unwrap();
+    b.says("waits").await;
+    stage.writes.more_by_any(300).await;
+    stage.writes.check();
 }
 
 #[tokio::test]

@@ -123,6 +123,14 @@ impl Candidate {
     }
 }
 
+impl Drop for Candidate {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the end of the log of {}\n{}", self.name, self.lock().log_tail(60));
+        }
+    }
+}
+
 /// What a candidate said and when, in microseconds since the epoch. libtest writes before the first line without ending its own.
 fn words(log: &str) -> impl Iterator<Item = (u128, &str)> {
     log.lines().filter_map(|line| {
@@ -147,6 +155,7 @@ fn program() {
 }
 
 async fn run(program: Program) {
+    tracing_subscriber::fmt().with_ansi(false).with_env_filter("golden_catalog=debug").init();
     let kubeconfig = Kubeconfig::read_from(&program.kubeconfig).expect("read the kubeconfig");
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.expect("use the kubeconfig");
     config.cluster_url = program.url.parse().expect("a URL");

@@ -27,6 +27,8 @@ pub struct Elector {
     claims: watch::Sender<Option<Claim>>,
     /// The number of the last term, which a new one must exceed.
     epoch: u64,
+    /// Until when a Lease we made where we had never seen one does not start a term.
+    settling: Option<Instant>,
     /// Conflicts in a row.
     conflicts: u32,
     trouble: Option<String>,
@@ -66,6 +68,7 @@ impl Elector {
             lease: None,
             claims,
             epoch: 0,
+            settling: None,
             conflicts: 0,
             trouble: None,
         };
@@ -122,6 +125,7 @@ impl Elector {
                 self.candidate.observe(lease, Instant::now());
             }
         }
+        let first_sight = !leading && !self.candidate.has_seen_any();
         let (written, new) = match self.candidate.step(self.lease.as_ref(), leading, Instant::now(), Timestamp::now()) {
             Step::Stand { holder, until } => return Attempt::Another { holder, until },
             Step::Create(mut lease) => {
@@ -135,6 +139,11 @@ impl Elector {
         };
         match written {
             Ok(lease) => {
+                if new && first_sight {
+                    // Most likely this is the first start ever. But the Lease may have been deleted by hand a moment ago, and
+                    // its holder finds out at its next renewal only: it is given two of them.
+                    self.settling = Some(Instant::now() + self.timing.retry_period() * 2);
+                }
                 self.candidate.observe(&lease, Instant::now());
                 self.lease = Some(lease);
                 Attempt::Held
@@ -199,6 +208,7 @@ impl Elector {
             Some(_) => end_term(&self.claims, "it was renewed too late"),
             // The answer came too late to be of use, or belongs to a term that ended meanwhile; the next attempt is near.
             None if Instant::now() >= valid_until => {}
+            None if self.settling.is_some_and(|until| Instant::now() < until) => {}
             None => {
                 let transitions = self.lease.as_ref().and_then(|lease| lease.spec.as_ref()?.lease_transitions).unwrap_or(0);
                 self.epoch = u64::from(transitions.max(0).unsigned_abs()).max(self.epoch + 1);

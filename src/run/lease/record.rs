@@ -117,6 +117,11 @@ impl Candidate {
         &self.identity
     }
 
+    /// Whether it ever read a Lease.
+    pub fn has_seen_any(&self) -> bool {
+        self.seen.is_some()
+    }
+
     /// Notes what was read at `now`. Only a changed spec counts as a sign of life: labels may be edited by anyone.
     pub fn observe(&mut self, lease: &Lease, now: Instant) {
         let spec = lease.spec.clone().unwrap_or_default();
