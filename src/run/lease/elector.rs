@@ -126,7 +126,9 @@ impl Elector {
             }
         }
         let first_sight = !leading && !self.candidate.has_seen_any();
-        let (written, new) = match self.candidate.step(self.lease.as_ref(), leading, Instant::now(), Timestamp::now()) {
+        // A Lease that is settling is renewed until its term starts, under the number it was made with.
+        let keeps_number = leading || self.settling.is_some();
+        let (written, new) = match self.candidate.step(self.lease.as_ref(), keeps_number, Instant::now(), Timestamp::now()) {
             Step::Stand { holder, until } => return Attempt::Another { holder, until },
             Step::Create(mut lease) => {
                 lease.metadata.name = Some(self.name.clone());
@@ -174,6 +176,7 @@ impl Elector {
                 retry.saturating_sub(begun.elapsed())
             }
             Attempt::Another { holder, until } => {
+                self.settling = None;
                 end_term(&self.claims, &format!("{holder} holds it"));
                 tracing::debug!(lease = self.name, holder, "another process leads");
                 // Not later than when it can be taken, so that a dead leader costs its Lease and no more.
@@ -211,6 +214,7 @@ impl Elector {
             None if self.settling.is_some_and(|until| Instant::now() < until) => {}
             None => {
                 let transitions = self.lease.as_ref().and_then(|lease| lease.spec.as_ref()?.lease_transitions).unwrap_or(0);
+                self.settling = None;
                 self.epoch = u64::from(transitions.max(0).unsigned_abs()).max(self.epoch + 1);
                 tracing::info!(lease = self.name, identity = self.candidate.identity(), epoch = self.epoch, "this process leads now");
                 self.claims.send_replace(Some(Claim::new(self.epoch, valid_until)));
