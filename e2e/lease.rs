@@ -64,7 +64,8 @@ impl<'a> Stage<'a> {
         self.writes_by(&a, 20).await;
         let mark = self.cluster.audit_mark().await;
         let b = self.candidate("b", times);
-        let reads = |request: &harness::Request| request.user_agent == "b" && request.resource == "leases" && request.namespace == self.namespace;
+        let reads =
+            |request: &harness::Request| request.user_agent == "b" && request.resource == "leases" && request.namespace == self.namespace;
         eventually("b has seen who leads", || async {
             if self.cluster.requests_since(mark).await.iter().any(reads) { Ok(()) } else { Err("not yet".to_owned()) }
         })
