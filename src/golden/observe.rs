@@ -189,6 +189,9 @@ fn claim_view(claim: &Claim, image: &ImageName) -> ClaimView {
         lost: phase == "Lost",
         terminating: claim.metadata.deletion_timestamp.is_some(),
         class: spec.and_then(|spec| spec.storage_class_name.clone()),
+        volume_mode: spec.and_then(|spec| spec.volume_mode.clone()),
+        access_modes: spec.and_then(|spec| spec.access_modes.clone()).unwrap_or_default(),
+        disk_digest: claim.annotations().get(marks::DISK_DIGEST).cloned(),
         request: spec.and_then(|spec| spec.storage_request()).and_then(|request| DiskSize::from_bytes(request.bytes()?)),
         garbage_collected: claim.annotations().get(marks::CDI_GARBAGE_COLLECTED).is_some_and(|value| value == "true"),
     }

@@ -262,6 +262,12 @@ pub struct ClaimView {
     pub terminating: bool,
     /// Its StorageClass.
     pub class: Option<String>,
+    /// Its volume mode.
+    pub volume_mode: Option<String>,
+    /// Its access modes.
+    pub access_modes: Vec<String>,
+    /// The digest of the disk that it says it holds.
+    pub disk_digest: Option<String>,
     /// Its request.
     pub request: Option<DiskSize>,
     /// Whether CDI's former garbage collection took its DataVolume away.

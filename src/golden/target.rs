@@ -7,7 +7,7 @@ use super::{
     decide::{Draft, after, whole_seconds},
 };
 use crate::{
-    api::{LastFailure, TargetStatus},
+    api::{DiskStatus, LastFailure, TargetStatus},
     model::{ClassName, Digest, DiskSize, GoldenName, Target},
     rules::{ImportFacts, Reason, import_trouble, modes::choose_modes},
 };
@@ -429,6 +429,18 @@ fn succeeded(draft: &mut Draft<'_>, golden: &GoldenName, claim: &ClaimView, stat
     }
     if let Some(request) = claim.request {
         status.size = Some(request.to_string());
+    }
+    if let Some(mode) = &claim.volume_mode {
+        status.volume_mode = Some(mode.clone());
+    }
+    if !claim.access_modes.is_empty() {
+        status.access_modes.clone_from(&claim.access_modes);
+    }
+    // A status that was lost or cleared by hand: what the golden itself says of its disk is as good, and freezes it again.
+    if draft.status.disk.is_none()
+        && let (Some(digest), Some(size)) = (&claim.disk_digest, claim.request)
+    {
+        draft.status.disk = Some(DiskStatus { digest: digest.clone(), virtual_size: size.to_string() });
     }
     status.started_time = None;
     status.progress_time = None;
