@@ -8,8 +8,8 @@ use golden_catalog::{
         Reason,
         class::{ClassFacts, Classes, Shape, StatedClass, default_class},
         clone::{
-            Access, CloneRequest, Fence, GoldenFacts, PoolFacts, Profile, Progress, Situation, Source, SourceFacts, SourceVolume, StatedSize,
-            Subject, SubjectKind, Target, Verdict, judge,
+            Access, CloneRequest, Fence, GoldenFacts, PoolFacts, Profile, Progress, Situation, Source, SourceFacts, SourceVolume,
+            StatedSize, Subject, SubjectKind, Target, Verdict, judge,
         },
         freeze::{PoolClass, PoolDisk, PoolTemplate, frozen_class},
         pool::Pool,
@@ -22,7 +22,15 @@ use crate::vectors::{Case, VECTORS, filled, text};
 
 /// The messages that the daemon has too; the others are about what only a chart resolves, or are told by the daemon as warnings.
 const SHARED: [&str; 9] = [
-    "noGolden", "goldenFailed", "goldenTerminating", "goldenRetiring", "goldenRetired", "noClass", "classMismatch", "tooSmall", "tooLarge",
+    "noGolden",
+    "goldenFailed",
+    "goldenTerminating",
+    "goldenRetiring",
+    "goldenRetired",
+    "noClass",
+    "classMismatch",
+    "tooSmall",
+    "tooLarge",
 ];
 
 fn list<'a>(of: &'a Value, field: &str) -> &'a [Value] {
@@ -98,12 +106,15 @@ fn default_classes() {
 fn frozen_classes() {
     let mut judged = 0;
     for vector in VECTORS.frozen_classes.iter().filter(|vector| vector.stated.is_none() && vector.siblings.is_empty()) {
-        let foreign = |disk: &Value| text(disk, "pool").is_some_and(|pool| pool.contains('/') && pool != "tenant-a/KubernetesNodes/alpha-gpu");
+        let foreign =
+            |disk: &Value| text(disk, "pool").is_some_and(|pool| pool.contains('/') && pool != "tenant-a/KubernetesNodes/alpha-gpu");
         let own: Vec<Value> = vector.disks.iter().filter(|disk| !foreign(disk)).cloned().collect();
         let classes: Classes = vector.classes.iter().map(class).collect();
         let (name, from) = match frozen(&own, vector.template.as_ref()) {
             Some(found) => (found.class, format!("pool tenant-a/KubernetesNodes/alpha-gpu has by {}", found.by)),
-            None => (default_class(&classes, Shape::Storage).map(|class| class.name.clone()).unwrap_or_default(), "is the default".to_owned()),
+            None => {
+                (default_class(&classes, Shape::Storage).map(|class| class.name.clone()).unwrap_or_default(), "is the default".to_owned())
+            }
         };
         assert_eq!((Some(name.as_str()), Some(from.as_str())), (Some(vector.class.as_str()), vector.from.as_deref()), "{vector:?}");
         judged += 1;
@@ -172,7 +183,10 @@ fn refusals_have_the_same_words() {
         }
         let overhead = observed.get("overhead").cloned().unwrap_or_default();
         let by_class = overhead.get("classes").and_then(Value::as_object).cloned().unwrap_or_default();
-        let overheads = Overheads::parse(text(&overhead, "global"), by_class.iter().filter_map(|(class, share)| Some((class.as_str(), share.as_str()?))));
+        let overheads = Overheads::parse(
+            text(&overhead, "global"),
+            by_class.iter().filter_map(|(class, share)| Some((class.as_str(), share.as_str()?))),
+        );
         let template = observed.get("template");
         let pool = if case.image.contains_key("disk") {
             Pool::new("tenant-a", Pool::VM_DISK, "web")
@@ -205,7 +219,8 @@ fn refusals_have_the_same_words() {
             node_local: &[],
         };
         let Verdict::Refuse(violations) = judge(&request, &situation) else { panic!("{:?} is not refused", case.name) };
-        let said: Vec<&str> = violations.iter().filter_map(|violation| violation.message.split_once(": ")).map(|(_, words)| words).collect();
+        let said: Vec<&str> =
+            violations.iter().filter_map(|violation| violation.message.split_once(": ")).map(|(_, words)| words).collect();
         let expected = filled(message, case);
         let (_, expected) = expected.split_once(": ").expect("a subject");
         // The daemon ends a failure with its remedy, which a chart does not know.

@@ -72,9 +72,9 @@ pub fn default_class(classes: &Classes, shape: Shape) -> Option<&ClassFacts> {
         classes.values().filter(|class| is_default(class)).min_by_key(|class| (Reverse(class.created), class.name.as_str()))
     };
     match shape {
-        Shape::Storage => {
-            newest(|class| class.is_virt_default).or_else(|| newest(|class| class.is_default)).or_else(|| newest(|class| class.is_beta_default))
-        }
+        Shape::Storage => newest(|class| class.is_virt_default)
+            .or_else(|| newest(|class| class.is_default))
+            .or_else(|| newest(|class| class.is_beta_default)),
         Shape::Claim => newest(|class| class.is_default || class.is_beta_default),
     }
 }
