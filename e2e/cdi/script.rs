@@ -22,6 +22,8 @@ pub enum Behaviour {
     Error { message: String, times: u32 },
     /// The importer ends with this message for ever and never sends a request.
     CrashLoop { message: String },
+    /// The import fails for good (phase `Failed`), as CDI v1.65 does on a checksum mismatch.
+    Fatal { message: String },
     /// The importer pod finds no node.
     Unschedulable,
     /// The API refuses the claim for lack of quota, with this message.

@@ -1,9 +1,6 @@
 //! Imports that work, and what they leave.
 
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
-};
+use kube::{Api, ResourceExt, api::{DeleteParams, ListParams, Patch, PatchParams}};
 use serde_json::json;
 
 use crate::{
@@ -195,10 +192,7 @@ async fn a_claim_held_by_a_finalizer_keeps_its_data() {
     let hold = json!({ "metadata": { "finalizers": ["example.org/hold"] } });
     room.pvcs().patch("golden", &PatchParams::default(), &Patch::Merge(hold)).await.unwrap();
     room.pvcs().delete("golden", &DeleteParams::default()).await.unwrap();
-    harness::until(room.pvcs(), "golden", "Terminating", |pvc: &k8s_openapi::api::core::v1::PersistentVolumeClaim| {
-        pvc.metadata.deletion_timestamp.is_some()
-    })
-    .await;
+    harness::until(room.pvcs(), "golden", "Terminating", |pvc: &k8s_openapi::api::core::v1::PersistentVolumeClaim| pvc.metadata.deletion_timestamp.is_some()).await;
     room.apply(&room.clone_of("disk", "golden")).await;
     room.until("disk", "it waits", |status| status.phase == "CSICloneInProgress").await;
     assert_eq!(room.dvs().get("golden").await.unwrap().status.unwrap().phase, "Succeeded");
@@ -207,14 +201,48 @@ async fn a_claim_held_by_a_finalizer_keeps_its_data() {
     room.pvcs().patch("golden", &PatchParams::default(), &Patch::Merge(release)).await.unwrap();
 }
 
-/// A lost claim is the one way to `Failed`.
+/// A claim lost after its import: by CDI's code the phase follows the importer's end, so it stays Succeeded (and Ready) with Bound=False `ClaimLost`.
 #[tokio::test]
-async fn a_lost_claim_fails() {
+async fn a_claim_lost_after_its_import_shows_in_bound_only() {
     let Some(room) = room().await else { return };
     room.golden("golden").await;
     room.cdi.lose_claim(room.ns(), "golden").await;
+    let status = room.until("golden", "ClaimLost", |status| of(status, "Bound").1 == "ClaimLost").await;
+    assert_eq!(of(&status, "Bound"), ("False".into(), "ClaimLost".into(), "Claim Lost".into()));
+    assert_eq!((status.phase.as_str(), of(&status, "Ready").0.as_str()), ("Succeeded", "True"));
+}
+
+/// A claim lost during its import (legacy path, where the target itself is written to) is one of the two ways to `Failed`.
+#[tokio::test]
+async fn a_claim_lost_during_its_import_fails() {
+    let Some(room) = room().await else { return };
+    room.access().await;
+    room.cdi.script(&format!("{}/golden", room.ns()), Behaviour::StuckAt(50.0));
+    let url = UPSTREAM.put(&format!("/{}/disk", room.ns()), Answer::File(DISK.qcow2.clone()));
+    let mut dv = room.import("golden", &url);
+    dv["metadata"]["annotations"][names::USE_POPULATOR] = json!("false");
+    room.apply(&dv).await;
+    room.until("golden", "stuck half way", |status| status.progress.ends_with('%')).await;
+    room.cdi.lose_claim(room.ns(), "golden").await;
     let status = room.until("golden", "Failed", |status| status.phase == "Failed").await;
     assert_eq!(of(&status, "Bound"), ("False".into(), "ClaimLost".into(), "Claim Lost".into()));
+    assert_eq!(of(&status, "Ready").0, "False");
+}
+
+/// The legacy path: the target is bound first and filled in place.
+#[tokio::test]
+async fn the_legacy_path_fills_the_target_in_place() {
+    let Some(room) = room().await else { return };
+    room.access().await;
+    let url = UPSTREAM.put(&format!("/{}/disk", room.ns()), Answer::File(DISK.qcow2.clone()));
+    let mut dv = room.import("golden", &url);
+    dv["metadata"]["annotations"][names::USE_POPULATOR] = json!("false");
+    room.apply(&dv).await;
+    room.until_succeeded("golden").await;
+    assert!(room.has_disk("golden").await);
+    let claim = room.pvcs().get("golden").await.unwrap();
+    assert_eq!(claim.annotations()[names::ENDPOINT], url);
+    assert!(claim.spec.unwrap().data_source_ref.is_none());
 }
 
 /// WaitForFirstConsumer: `PendingPopulation` until a pod uses it; with the immediate-bind annotation (whatever its value) at once.

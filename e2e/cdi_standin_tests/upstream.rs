@@ -10,7 +10,7 @@ use std::{
 use axum::{
     body::Body,
     extract::{Request, State},
-    http::{HeaderMap, Method, StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use axum_server::tls_rustls::RustlsConfig;
@@ -40,7 +40,6 @@ pub enum Answer {
 /// A request as it came.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    pub method: Method,
     pub path: String,
     pub headers: HeaderMap,
 }
@@ -104,9 +103,9 @@ impl Upstream {
 
 async fn answer(State(inner): State<Arc<Inner>>, request: Request) -> Response {
     let path = request.uri().path().to_owned();
-    let (method, headers) = (request.method().clone(), request.headers().clone());
+    let headers = request.headers().clone();
     let authorized = headers.get(header::AUTHORIZATION).is_some_and(|value| value == TOKEN);
-    inner.asked.lock().unwrap().push(Asked { method, path: path.clone(), headers });
+    inner.asked.lock().unwrap().push(Asked { path: path.clone(), headers });
     let found = inner.answers.lock().unwrap().get(&path).cloned();
     match found {
         None => StatusCode::NOT_FOUND.into_response(),

@@ -146,8 +146,10 @@ fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry,
         return Err(fail(errors));
     }
 
-    let spec: GoldenImageSpec = serde_json::from_value(Value::Object(spec))
-        .map_err(|error| fail(vec![FieldError { field: format!("images[{index}]"), message: error.to_string() }]))?;
+    let spec: GoldenImageSpec = serde_path_to_error::deserialize(Value::Object(spec)).map_err(|error| {
+        let field = FieldError { field: format!("spec.{}", error.path()), message: error.inner().to_string() };
+        fail(vec![in_terms_of_entry(field)])
+    })?;
     let mut object = GoldenImage::new(given_name.as_deref().unwrap_or("unnamed"), spec);
     let mut image = parse_image(&object).map_err(|FieldErrors(found)| fail(found.into_iter().map(in_terms_of_entry).collect()))?;
     if given_name.is_none() {
@@ -333,6 +335,8 @@ mod tests {
     #[case("{name: a, url: 'https://e.example/', colour: red}", "is not a field of an entry")]
     #[case("{name: a, url: 'https://e.example/', os: {version: 24.10}}", "must be quoted")]
     #[case("{url: 'https://e.example/'}", "`name`: must be given")]
+    #[case("{name: a, url: 5}", "`url`: invalid type: integer")]
+    #[case("{name: a, url: 'https://e.example/', storage: {targets: [{}, {size: [1]}]}}", "`storage.targets[1].size`: invalid type")]
     #[case("{name: a, url: 'https://e.example/', storage: 1e3Gi}", "`storage`")]
     #[case("{name: a, url: 'https://e.example/', storage: -1Gi}", "`storage`")]
     #[case("{name: a, url: 'https://u:p@e.example/'}", "credentialsSecretRef")]

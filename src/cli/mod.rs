@@ -1,7 +1,11 @@
 //! Commands for people and scripts: a table for the one, JSON for the other, documented exit codes for both.
 
 mod exit;
+<<<<<<< HEAD
 mod reasons_doc;
+=======
+mod plan;
+>>>>>>> plan
 mod schematic;
 mod status;
 mod table;
@@ -26,6 +30,9 @@ pub struct Arguments {
 enum Command {
     /// Run the daemon.
     Run(Box<crate::daemon::RunArguments>),
+    /// Show what a list of images would become: names, sizes, downloads and verdicts, without a cluster.
+    #[command(after_help = plan::EXIT_CODES)]
+    Plan(plan::PlanArguments),
     /// Show the golden images of the cluster.
     Status(status::StatusArguments),
     /// Print the ID of a Talos Image Factory schematic document.
@@ -48,6 +55,7 @@ pub enum Output {
 pub fn main(arguments: Arguments) -> ExitCode {
     let outcome = match arguments.command {
         Command::Run(arguments) => return crate::daemon::main(*arguments),
+        Command::Plan(arguments) => block_on(plan::run(arguments)),
         Command::Status(arguments) => block_on(status::run(arguments)),
         Command::SchematicId(arguments) => schematic::run(&arguments),
         Command::Crds => crate::api::crd_yaml().map_err(|error| Failure::new(error.to_string())).map(|yaml| {

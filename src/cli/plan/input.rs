@@ -1,0 +1,268 @@
+//! From files to the images they ask for: a values file with `images[]`, or GoldenImage manifests.
+
+use serde_json::Value;
+
+use super::lines::{Kind, Node, documents};
+use crate::{
+    api::{FieldError, FieldErrors, GoldenImage, parse_image},
+    catalog::read_list,
+    model::Image,
+};
+
+/// One image that a file asks for.
+#[derive(Debug, Clone)]
+pub(super) struct Candidate {
+    /// The file as it was named on the command line.
+    pub file: String,
+    /// The name of the GoldenImage, given or derived; for an entry without one its place, such as `images[3]`.
+    pub name: String,
+    /// The parsed image, or everything that is wrong with it.
+    pub image: Result<Image, FieldErrors>,
+    /// Where it is written.
+    node: Node,
+    /// What comes before `storage` in a field's path: nothing in an entry, `spec.` in a manifest.
+    prefix: &'static str,
+}
+
+impl Candidate {
+    /// The line it starts on.
+    pub fn line(&self) -> u64 {
+        self.node.line
+    }
+
+    /// The line of a field of it.
+    pub fn line_of(&self, field: &str) -> u64 {
+        self.node.line_of(field)
+    }
+
+    /// The field that holds a target's size, as it is written here.
+    pub fn size_field(&self, target: usize) -> String {
+        let full = format!("{}storage.targets[{target}].size", self.prefix);
+        let is_short = self.node.get("storage").is_some_and(|storage| matches!(storage.kind, Kind::Scalar(_)));
+        if is_short { "storage".to_owned() } else { full }
+    }
+
+    /// `name (file:line)`, as messages about other images name this one.
+    pub fn shown(&self) -> String {
+        format!("{} ({}:{})", self.name, self.file, self.line())
+    }
+}
+
+/// Why a file says nothing about images.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum InputError {
+    #[error("{file} is not valid YAML: {what}")]
+    Syntax { file: String, what: String },
+    #[error("{file}:{line}: {what}")]
+    Form { file: String, line: u64, what: String },
+    #[error("{file} holds neither `images` nor a GoldenImage: name the values file of the chart, or manifests")]
+    Nothing { file: String },
+}
+
+/// Reads one file.
+///
+/// # Errors
+/// When it is neither a values file with `images` nor GoldenImage manifests. Bad images are candidates, not an error.
+pub(super) fn read(file: &str, text: &str) -> Result<Vec<Candidate>, InputError> {
+    let documents = documents(text).map_err(|what| InputError::Syntax { file: file.to_owned(), what })?;
+    if documents.iter().any(is_object) {
+        return read_manifests(file, &documents);
+    }
+    let [root] = &documents[..] else {
+        return Err(match documents.get(1) {
+            None => InputError::Nothing { file: file.to_owned() },
+            Some(second) => InputError::Form { file: file.to_owned(), line: second.line, what: "a values file is one document".into() },
+        });
+    };
+    if matches!(root.kind, Kind::Map(_)) && root.get("images").is_none() {
+        return Err(InputError::Nothing { file: file.to_owned() });
+    }
+    read_values(file, text, root)
+}
+
+fn read_values(file: &str, text: &str, root: &Node) -> Result<Vec<Candidate>, InputError> {
+    let form = |error: crate::catalog::ListError| InputError::Form {
+        file: file.to_owned(),
+        line: root.line_of("images"),
+        what: error.to_string(),
+    };
+    let list = read_list(text).map_err(form)?;
+    let nodes = root.get("images").and_then(Node::items).unwrap_or_default();
+    let candidate = |(entry, node): (Result<crate::catalog::Entry, crate::catalog::EntryError>, &Node)| {
+        let (name, image) = match entry {
+            Ok(entry) => (entry.name.to_string(), Ok(entry.image)),
+            Err(error) => (error.name.unwrap_or_else(|| format!("images[{}]", error.index)), Err(error.errors)),
+        };
+        Candidate { file: file.to_owned(), name, image, node: node.clone(), prefix: "" }
+    };
+    Ok(list.entries.into_iter().zip(nodes).map(candidate).collect())
+}
+
+/// Whether a document is a Kubernetes object.
+fn is_object(node: &Node) -> bool {
+    node.get("apiVersion").is_some() && node.get("kind").is_some()
+}
+
+fn read_manifests(file: &str, documents: &[Node]) -> Result<Vec<Candidate>, InputError> {
+    let mut candidates = Vec::new();
+    for document in documents {
+        let kind = document.get("kind").and_then(Node::text).unwrap_or_default();
+        match document.get("items").and_then(Node::items).filter(|_| kind.ends_with("List")) {
+            Some(items) => candidates.extend(items.iter().filter_map(|item| read_manifest(file, item))),
+            None => candidates.extend(read_manifest(file, document)),
+        }
+    }
+    if candidates.is_empty() {
+        return Err(InputError::Nothing { file: file.to_owned() });
+    }
+    Ok(candidates)
+}
+
+/// A GoldenImage; `None` for another kind, which is somebody else's business.
+fn read_manifest(file: &str, node: &Node) -> Option<Candidate> {
+    if node.get("kind").and_then(Node::text) != Some("GoldenImage") {
+        return None;
+    }
+    let name = node.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Node::text);
+    Some(Candidate {
+        file: file.to_owned(),
+        name: name.filter(|name| !name.is_empty()).unwrap_or("unnamed").to_owned(),
+        image: parse_manifest(&node.value()),
+        node: node.clone(),
+        prefix: "spec.",
+    })
+}
+
+const API_VERSION: &str = "cozystack.io/v1alpha1";
+
+fn parse_manifest(value: &Value) -> Result<Image, FieldErrors> {
+    let mut errors = Vec::new();
+    let mut wrong = |field: String, message: String| errors.push(FieldError { field, message });
+    if value.get("apiVersion").and_then(Value::as_str) != Some(API_VERSION) {
+        wrong("apiVersion".to_owned(), format!("must be `{API_VERSION}`"));
+    }
+    let object: GoldenImage = match serde_path_to_error::deserialize(value) {
+        Ok(object) => object,
+        Err(error) => {
+            wrong(error.path().to_string(), error.inner().to_string());
+            return Err(FieldErrors(errors));
+        }
+    };
+    for key in value.as_object().into_iter().flat_map(serde_json::Map::keys) {
+        if !["apiVersion", "kind", "metadata", "spec", "status"].contains(&key.as_str()) {
+            wrong(key.clone(), UNKNOWN.to_owned());
+        }
+    }
+    // The API server drops a field it does not know: what reading and writing loses is one.
+    if let (Some(given), Ok(kept)) = (value.get("spec"), serde_json::to_value(&object.spec)) {
+        let mut lost = Vec::new();
+        lost_fields("spec", given, &kept, &mut lost);
+        for field in lost {
+            wrong(field, UNKNOWN.to_owned());
+        }
+    }
+    match parse_image(&object) {
+        Ok(image) if errors.is_empty() => Ok(image),
+        Ok(_) => Err(FieldErrors(errors)),
+        Err(FieldErrors(found)) => {
+            errors.extend(found);
+            Err(FieldErrors(errors))
+        }
+    }
+}
+
+const UNKNOWN: &str = "is not a field of a GoldenImage";
+
+fn lost_fields(at: &str, given: &Value, kept: &Value, lost: &mut Vec<String>) {
+    match (given, kept) {
+        (Value::Object(given), Value::Object(kept)) => {
+            for (key, value) in given.iter().filter(|(_, value)| !value.is_null()) {
+                let path = format!("{at}.{key}");
+                match kept.get(key) {
+                    Some(kept) => lost_fields(&path, value, kept, lost),
+                    None => lost.push(path),
+                }
+            }
+        }
+        (Value::Array(given), Value::Array(kept)) => {
+            for (index, (given, kept)) in given.iter().zip(kept).enumerate() {
+                lost_fields(&format!("{at}[{index}]"), given, kept, lost);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::{InputError, read};
+
+    /// Every field error as `line field`.
+    fn wrong(text: &str) -> Vec<String> {
+        let candidates = read("f.yaml", text).expect("readable");
+        let errors = |candidate: &super::Candidate| match &candidate.image {
+            Ok(_) => Vec::new(),
+            Err(errors) => errors.0.iter().map(|error| format!("{} {}", candidate.line_of(&error.field), error.field)).collect(),
+        };
+        candidates.iter().flat_map(errors).collect()
+    }
+
+    #[test]
+    fn every_error_of_a_values_file_has_its_line() {
+        let text = "storageClass: replicated\nimages:\n- name: good\n  url: https://e.example/a\n- name: Bad\n  url: nonsense\n  storage: -1Gi\n- name: typed\n  url: https://e.example/b\n  digest: 5\n- {name: more, url: 'https://e.example/c',\n   colour: red}\n- 5\n";
+        assert_eq!(wrong(text), ["5 name", "6 url", "7 storage", "10 digest", "12 colour", "13 images[4]"]);
+    }
+
+    #[test]
+    fn every_error_of_a_manifest_has_its_line() {
+        let text = "apiVersion: cozystack.io/v1alpha1\nkind: GoldenImage\nmetadata: {name: a}\nspec:\n  source:\n    http: {url: nonsense}\n  sizes: 5\n  storage:\n    targets:\n    - size: 0\n---\napiVersion: v1\nkind: Secret\n---\napiVersion: cozystack.io/v1\nkind: GoldenImage\nmetadata:\n  name: b\nspec:\n  source:\n    http:\n      url: https://e.example/a\n      rul: x\n  description: null\nextra: 1\n";
+        // A size that is no text is as far as the first goes.
+        assert_eq!(wrong(text), ["10 spec.storage.targets[0].size", "15 apiVersion", "25 extra", "23 spec.source.http.rul"]);
+        let text = text.replace("size: 0", "size: '0'");
+        assert_eq!(wrong(&text)[..3], ["7 spec.sizes", "6 spec.source.http.url", "10 spec.storage.targets[0].size"]);
+    }
+
+    #[test]
+    fn what_kubectl_prints_is_read_too() {
+        let text = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: cozystack.io/v1alpha1\n  kind: GoldenImage\n  metadata: {name: a, uid: u, resourceVersion: '5'}\n  spec: {source: {talosFactory: {schematic: {customization: {extraKernelArgs: [a=b]}}, version: v1.13.6}}}\n  status: {observedGeneration: 1}\n";
+        let candidates = read("-", text).expect("readable");
+        assert_eq!(candidates.len(), 1);
+        assert_eq!((candidates[0].name.as_str(), candidates[0].line()), ("a", 4));
+        candidates[0].image.as_ref().expect("good");
+    }
+
+    #[test]
+    fn where_a_size_stands() {
+        let text = "images:\n- {name: a, url: 'https://e.example/a', storage: 1Gi}\n- {name: b, url: 'https://e.example/b', storage: {targets: [{size: 1Gi}]}}\n";
+        let fields: Vec<_> = read("f", text).expect("readable").iter().map(|candidate| candidate.size_field(0)).collect();
+        assert_eq!(fields, ["storage", "storage.targets[0].size"]);
+    }
+
+    #[rstest]
+    #[case("images: []\n")]
+    #[case("images:\n")]
+    #[case("---\nimages: []\n")]
+    fn an_empty_list_is_a_list(#[case] text: &str) {
+        assert_eq!(read("f", text).expect("list").len(), 0);
+    }
+
+    #[rstest]
+    #[case("")]
+    #[case("other: 1\n")]
+    #[case("apiVersion: v1\nkind: Secret\n")]
+    fn a_file_without_images_is_told(#[case] text: &str) {
+        assert_eq!(read("f", text).expect_err("nothing"), InputError::Nothing { file: "f".into() });
+    }
+
+    #[rstest]
+    #[case("a: 1\nimages: {a: b}\n", "f:2: `images` must be a list")]
+    #[case("- a\n", "f:1: `images.yaml` must be a map")]
+    #[case("images: []\n---\nimages: []\n", "f:3: a values file is one document")]
+    #[case("images: [\n", "f is not valid YAML")]
+    fn a_file_of_another_form_is_told(#[case] text: &str, #[case] expected: &str) {
+        let error = read("f", text).expect_err("form").to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+}

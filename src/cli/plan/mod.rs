@@ -1,0 +1,151 @@
+//! `golden-catalog plan`: what a list would become, told before anything is installed.
+//!
+//! [`input`] reads files, [`ask`] peeks at upstreams, [`judge`] decides, [`show`] prints. Nothing is written anywhere.
+
+mod ask;
+mod input;
+mod judge;
+mod lines;
+mod show;
+
+use std::{
+    io::{Read as _, Write as _},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use super::{Exit, Failure, Output};
+use crate::{
+    artifact::Limits,
+    daemon::Settings,
+    source::{Egress, EgressSettings, ProxySettings},
+};
+
+/// What `--help` says about exit codes.
+pub(super) const EXIT_CODES: &str = "\
+Exit codes:
+   0  every image is good (with --offline: accepted)
+   1  at least one image is refused
+   2  nothing is refused, but an upstream could not be asked
+  64  wrong usage, or a file that cannot be read or holds no images
+
+Upstream is asked for at most the first mebibyte of each image. A schematic document is given to its factory, as the daemon would.";
+
+/// Arguments of `plan`.
+#[derive(Debug, clap::Args)]
+pub struct PlanArguments {
+    /// Values files of the chart, or GoldenImage manifests; `-` reads standard input.
+    #[arg(long = "file", short, value_name = "FILE", required = true, num_args = 1..)]
+    files: Vec<PathBuf>,
+    /// Asks no upstream: checks only what the files say.
+    #[arg(long)]
+    offline: bool,
+    /// The form of the answer.
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Output,
+    /// The daemon's settings file: its mirrors, proxies, CA bundle, deadlines and limits are used.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// PEM certificates to trust besides the system's and the settings'.
+    #[arg(long, value_name = "FILE")]
+    ca_bundle: Option<PathBuf>,
+    /// For tests: lets upstreams be on loopback addresses.
+    #[arg(long)]
+    egress_allow_loopback: bool,
+    /// For tests: asks this DNS server instead of the system's.
+    #[arg(long, value_name = "ADDR")]
+    resolver: Option<SocketAddr>,
+}
+
+/// See [`EXIT_CODES`].
+pub(super) async fn run(arguments: PlanArguments) -> Result<Exit, Failure> {
+    let settings = settings(&arguments)?;
+    let egress = Egress::new(settings.egress.clone()).map_err(|error| Failure::usage(error.to_string()))?;
+    let candidates = candidates(&arguments.files)?;
+    let peeks = if arguments.offline {
+        vec![judge::Peek::NotAsked; candidates.len()]
+    } else {
+        say_test_settings(&settings.egress);
+        let limits = Limits { max_virtual_size: settings.largest_disk.bytes(), ..Limits::default() };
+        ask::ask(&egress, &limits, &candidates, &judge::worth_asking(&candidates)).await
+    };
+    let report = judge::judge(&candidates, &peeks);
+    let text = match arguments.output {
+        Output::Table => show::text(&report),
+        Output::Json => serde_json::to_string_pretty(&report).map_err(|error| Failure::new(error.to_string()))? + "\n",
+    };
+    // Whoever reads may have seen enough (`| head`): the verdict is in the exit code too.
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::new(format!("cannot write the answer: {error}"))),
+        _ => Ok(report.exit()),
+    }
+}
+
+fn say_test_settings(egress: &EgressSettings) {
+    if egress.allow_loopback {
+        eprintln!("warning: egress to loopback addresses is allowed: for tests only");
+    }
+    if let Some(server) = egress.resolver {
+        eprintln!("warning: names of upstreams are resolved by {server} instead of the system's resolver: for tests only");
+    }
+}
+
+/// The images of all files. Every file that cannot be read is told, not only the first.
+fn candidates(files: &[PathBuf]) -> Result<Vec<input::Candidate>, Failure> {
+    if files.iter().filter(|file| is_stdin(file)).count() > 1 {
+        return Err(Failure::usage("standard input (`-`) can be read only once"));
+    }
+    let (mut candidates, mut failures) = (Vec::new(), Vec::new());
+    for file in files {
+        let shown = if is_stdin(file) { "<stdin>".to_owned() } else { file.display().to_string() };
+        match read_text(file, &shown).and_then(|text| input::read(&shown, &text).map_err(|error| error.to_string())) {
+            Ok(found) => candidates.extend(found),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    if failures.is_empty() { Ok(candidates) } else { Err(Failure::usage(failures.join("\nerror: "))) }
+}
+
+fn is_stdin(file: &Path) -> bool {
+    file.as_os_str() == "-"
+}
+
+/// The longest file that is read, in bytes: an image list has at most 1 MiB, a list of manifests with their status more.
+const LONGEST: u64 = 16 << 20;
+
+fn read_text(file: &Path, shown: &str) -> Result<String, String> {
+    let failed = |error: std::io::Error| format!("cannot read {shown}: {error}");
+    let reader: Box<dyn std::io::Read> =
+        if is_stdin(file) { Box::new(std::io::stdin()) } else { Box::new(std::fs::File::open(file).map_err(failed)?) };
+    let mut bytes = Vec::new();
+    let length = reader.take(LONGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if length as u64 > LONGEST {
+        return Err(format!("cannot read {shown}: it has more than {} MiB", LONGEST >> 20));
+    }
+    String::from_utf8(bytes).map_err(|_| format!("cannot read {shown}: it is not UTF-8 text"))
+}
+
+/// The daemon's settings as far as upstreams are concerned, with what the command line says on top.
+fn settings(arguments: &PlanArguments) -> Result<Settings, Failure> {
+    let text = |path: &Path| read_text(path, &path.display().to_string()).map_err(Failure::usage);
+    let mut settings = match &arguments.config {
+        None => Settings::default(),
+        Some(path) => {
+            let text = text(path)?;
+            let read = if text.trim().is_empty() { Ok(Settings::default()) } else { serde_saphyr::from_str(&text) };
+            read.map_err(|error| Failure::usage(format!("the settings file {} is wrong: {}", path.display(), error.without_snippet())))?
+        }
+    };
+    let egress = &mut settings.egress;
+    egress.allow_loopback |= arguments.egress_allow_loopback;
+    egress.resolver = arguments.resolver.or(egress.resolver);
+    if let Some(path) = &arguments.ca_bundle {
+        let bundle = text(path)?;
+        egress.ca_bundle = Some(egress.ca_bundle.take().map_or_else(|| bundle.clone(), |global| format!("{global}\n{bundle}")));
+    }
+    if egress.proxy == ProxySettings::default() {
+        egress.proxy = ProxySettings::from_variables(|name| std::env::var(name).ok())
+            .map_err(|error| Failure::usage(format!("HTTP_PROXY, HTTPS_PROXY, NO_PROXY: {error}")))?;
+    }
+    Ok(settings)
+}
