@@ -22,7 +22,8 @@ use serde_json::{Value, json};
 use stage::{CATALOG, NAMESPACE, Options, Stage, images};
 use upstream::{Answer, Upstream, nginx::Nginx};
 
-static CLUSTER: harness::Shared = harness::Shared::new(|| harness::Options::default().controller_manager().foreign_crds(harness::Flavor::Trimmed));
+static CLUSTER: harness::Shared =
+    harness::Shared::new(|| harness::Options::default().controller_manager().foreign_crds(harness::Flavor::Trimmed));
 
 const MIB: u64 = 1 << 20;
 
@@ -58,7 +59,11 @@ impl Scene<'_> {
     }
 
     async fn image(&self, name: &str, class: &str) {
-        self.create(name, json!({ "source": { "http": { "url": self.url(name) } }, "storage": { "targets": [{ "storageClassName": class }] } })).await;
+        self.create(
+            name,
+            json!({ "source": { "http": { "url": self.url(name) } }, "storage": { "targets": [{ "storageClassName": class }] } }),
+        )
+        .await;
     }
 
     async fn volumes(&self) -> Api<DynamicObject> {
@@ -141,7 +146,10 @@ async fn a_schematic_document_is_posted_once(scene: &Scene<'_>) {
     scene.create("document", json!({ "source": source, "storage": { "targets": [{ "storageClassName": "replicated" }] } })).await;
     scene.stage.until("document", "Ready", "True").await;
     let status = scene.stage.images().get("document").await.expect("image").status.expect("status");
-    assert_eq!((status.schematic_id.as_deref(), status.targets[0].golden.as_deref()), (Some(ID), Some(format!("talos-worker-{ID}-v1.13.6").as_str())));
+    assert_eq!(
+        (status.schematic_id.as_deref(), status.targets[0].golden.as_deref()),
+        (Some(ID), Some(format!("talos-worker-{ID}-v1.13.6").as_str()))
+    );
     assert_eq!(factory.hits("/schematics").iter().filter(|hit| hit.method == "POST").count(), 1);
     images::same_content(&scene.stage.disk(&format!("talos-worker-{ID}-v1.13.6")).await, "raw", &raw, "raw");
 }
@@ -248,7 +256,10 @@ async fn killed_it_goes_on_where_it_was(scene: &Scene<'_>, daemon: harness::Daem
         let name = format!("killed-{round}");
         let raw = scene.disk(&name, 10 + round as u64);
         if moment == "Importing" {
-            scene.stage.cdi.script(&format!("vm-default-images-{name}"), cdi::Behaviour::Ticks { count: 8, every: Duration::from_millis(250) });
+            scene
+                .stage
+                .cdi
+                .script(&format!("vm-default-images-{name}"), cdi::Behaviour::Ticks { count: 8, every: Duration::from_millis(250) });
         }
         scene.image(&name, "replicated").await;
         scene.stage.until_reason(&name, moment).await;

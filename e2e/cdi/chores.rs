@@ -25,26 +25,35 @@ fn finished(pod: &Pod) -> bool {
 /// The claims a pod uses, and whether each read-only.
 fn claims_of(pod: &Pod) -> impl Iterator<Item = (&str, bool)> {
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref()).into_iter().flatten();
-    volumes.filter_map(|volume| volume.persistent_volume_claim.as_ref()).map(|claim| (claim.claim_name.as_str(), claim.read_only == Some(true)))
+    volumes
+        .filter_map(|volume| volume.persistent_volume_claim.as_ref())
+        .map(|claim| (claim.claim_name.as_str(), claim.read_only == Some(true)))
 }
 
 impl Ctx {
     /// Pods that use a claim read-write and have not ended (`GetPodsUsingPVCs`); CDI's own source pods mount read-only.
     pub(super) fn pods_using(&self, claim: &Key) -> BTreeSet<String> {
-        let uses = |pod: &Pod| pod.namespace().as_ref() == Some(&claim.namespace) && !finished(pod) && claims_of(pod).any(|(name, read_only)| name == claim.name && !read_only);
+        let uses = |pod: &Pod| {
+            pod.namespace().as_ref() == Some(&claim.namespace)
+                && !finished(pod)
+                && claims_of(pod).any(|(name, read_only)| name == claim.name && !read_only)
+        };
         self.api.caches.pods.all(uses).iter().map(|pod| Key::of(&**pod).to_string()).collect()
     }
 
     /// Whether a bound claim is filled: its DataVolume is Succeeded, or it has none.
     pub(super) fn populated(&self, pvc: &PersistentVolumeClaim) -> bool {
-        let Some(owner) = pvc.owner_references().iter().find(|owner| owner.controller == Some(true) && owner.kind == "DataVolume") else { return true };
+        let Some(owner) = pvc.owner_references().iter().find(|owner| owner.controller == Some(true) && owner.kind == "DataVolume") else {
+            return true;
+        };
         let dv = self.api.caches.dvs.get(&Key::new(pvc.namespace().unwrap_or_default(), owner.name.clone()));
         dv.is_some_and(|dv| dv.status.as_ref().is_some_and(|status| status.phase == "Succeeded"))
     }
 
     /// The CSI driver of a claim's volume, or of its class while it has none.
     pub(super) fn driver_of(&self, pvc: &PersistentVolumeClaim) -> Option<String> {
-        let volume = pvc.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).and_then(|name| self.api.caches.pvs.get(&Key::new("", name)));
+        let volume =
+            pvc.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).and_then(|name| self.api.caches.pvs.get(&Key::new("", name)));
         let driver = volume.and_then(|pv| pv.spec.as_ref().and_then(|spec| spec.csi.as_ref()).map(|csi| csi.driver.clone()));
         driver.or_else(|| self.class_of(pvc).map(|class| class.provisioner.clone()))
     }
@@ -87,7 +96,16 @@ impl Ctx {
         if pvc.metadata.deletion_timestamp.is_some() {
             // The clone populator cleans up what it began.
             self.release_finalizer(&**pvc, names::CLONE_FINALIZER).await?;
-            if self.opts.controllers == Controllers::StandIn && self.api.caches.pods.all(|pod| !finished(pod) && claims_of(pod).any(|(name, _)| name == pvc.name_any()) && pod.namespace() == pvc.namespace()).is_empty() {
+            if self.opts.controllers == Controllers::StandIn
+                && self
+                    .api
+                    .caches
+                    .pods
+                    .all(|pod| {
+                        !finished(pod) && claims_of(pod).any(|(name, _)| name == pvc.name_any()) && pod.namespace() == pvc.namespace()
+                    })
+                    .is_empty()
+            {
                 self.release_finalizer(&**pvc, "kubernetes.io/pvc-protection").await?;
             }
             return Ok(());
@@ -95,8 +113,14 @@ impl Ctx {
         if self.opts.controllers == Controllers::StandIn && self.orphaned(pvc).await? {
             return self.api.delete(&**pvc).await;
         }
-        let ours = pvc.annotations().contains_key(names::POPULATOR_KIND) || pvc.annotations().contains_key(names::CREATED_FOR) || pvc.labels().get(names::COMPONENT).is_some();
-        let populated_by_cdi = pvc.spec.as_ref().and_then(|spec| spec.data_source_ref.as_ref()).is_some_and(|source| source.api_group.as_deref() == Some(names::GROUP));
+        let ours = pvc.annotations().contains_key(names::POPULATOR_KIND)
+            || pvc.annotations().contains_key(names::CREATED_FOR)
+            || pvc.labels().get(names::COMPONENT).is_some();
+        let populated_by_cdi = pvc
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.data_source_ref.as_ref())
+            .is_some_and(|source| source.api_group.as_deref() == Some(names::GROUP));
         let Some(class) = self.class_of(pvc) else { return Ok(()) };
         let consumed = !waits_for_consumer(Some(&class)) || pvc.annotations().contains_key(names::SELECTED_NODE);
         if ours || populated_by_cdi || claim_phase(pvc) != "Pending" || !consumed || !self.opts.provisions(&class.provisioner) {
@@ -117,7 +141,9 @@ impl Ctx {
                 "DataVolume" if self.api.caches.dvs.get(&key).is_none_or(|dv| dv.uid().as_ref() != Some(&owner.uid)) => {
                     self.api.get::<DataVolume>(&key).await?.and_then(|dv| dv.uid())
                 }
-                "PersistentVolumeClaim" if self.claim(&key, &owner.uid).is_none() => self.api.get::<PersistentVolumeClaim>(&key).await?.and_then(|pvc| pvc.uid()),
+                "PersistentVolumeClaim" if self.claim(&key, &owner.uid).is_none() => {
+                    self.api.get::<PersistentVolumeClaim>(&key).await?.and_then(|pvc| pvc.uid())
+                }
                 _ => return Ok(false),
             };
             if uid.as_ref() == Some(&owner.uid) {
@@ -144,7 +170,10 @@ impl Ctx {
         for (name, _) in claims_of(pod) {
             let Some(pvc) = self.api.caches.pvcs.get(&Key::new(pod.namespace().unwrap_or_default(), name)) else { continue };
             let class = self.class_of(&pvc);
-            if claim_phase(&pvc) == "Pending" && waits_for_consumer(class.as_deref()) && !pvc.annotations().contains_key(names::SELECTED_NODE) {
+            if claim_phase(&pvc) == "Pending"
+                && waits_for_consumer(class.as_deref())
+                && !pvc.annotations().contains_key(names::SELECTED_NODE)
+            {
                 self.api.patch(&*pvc, json!({ "metadata": { "annotations": { names::SELECTED_NODE: "stand-in-node" } } })).await?;
             }
         }
@@ -153,7 +182,9 @@ impl Ctx {
 
     /// Volumes of a claim that is gone.
     pub(super) async fn tend_volumes_of(&self, claim_uid: &str) -> Result<(), kube::Error> {
-        let of_claim = |pv: &PersistentVolume| pv.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()).and_then(|claim| claim.uid.as_deref()) == Some(claim_uid);
+        let of_claim = |pv: &PersistentVolume| {
+            pv.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()).and_then(|claim| claim.uid.as_deref()) == Some(claim_uid)
+        };
         for pv in self.api.caches.pvs.all(of_claim) {
             if self.opts.controllers == Controllers::StandIn {
                 self.reclaim(&pv).await?;

@@ -77,7 +77,8 @@ fn modes_from_profile(spec: &mut PersistentVolumeClaimSpec, class: &StorageClass
         return Ok(());
     }
     let name = class.name_any();
-    let sets = (offer.profile)(&name).and_then(|profile| profile.status.clone()).and_then(|status| status.claim_property_sets).unwrap_or_default();
+    let sets =
+        (offer.profile)(&name).and_then(|profile| profile.status.clone()).and_then(|status| status.claim_property_sets).unwrap_or_default();
     let missing = |what: &str| format!("Spec is missing {what} from StorageProfile {name}");
     match (no_access, &spec.volume_mode) {
         (true, None) => {

@@ -45,7 +45,9 @@ impl CloneOf {
 pub(super) async fn run(ctx: Arc<Ctx>, run: Arc<Run>, source: CloneOf, populator: bool) {
     loop {
         let Some(target) = ctx.claim(&run.key, &run.uid) else { return };
-        let error = |behaviour: &Behaviour| if let Behaviour::Error { message, times } = behaviour { Some((*times, message.clone())) } else { None };
+        let error = |behaviour: &Behaviour| {
+            if let Behaviour::Error { message, times } = behaviour { Some((*times, message.clone())) } else { None }
+        };
         let done = match ctx.scripts.take(&run.key, &run.uid, error) {
             Some(message) => Err(Trouble(message)),
             None if populator => once(&ctx, &run, &target, &source).await,
@@ -242,7 +244,13 @@ fn temporary(target: &PersistentVolumeClaim, namespace: &str, spec: PersistentVo
     }
     annotations.insert(names::POPULATOR_KIND.into(), "VolumeCloneSource".into());
     PersistentVolumeClaim {
-        metadata: ObjectMeta { name: Some(name), namespace: Some(namespace.into()), labels: Some(labels), annotations: Some(annotations), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: Some(namespace.into()),
+            labels: Some(labels),
+            annotations: Some(annotations),
+            ..ObjectMeta::default()
+        },
         spec: Some(spec),
         status: None,
     }
@@ -262,7 +270,8 @@ async fn storage_clone(ctx: &Ctx, run: &Run, target: &PersistentVolumeClaim, sou
             phase(ctx, run, "SnapshotClone").await;
             let ready = |snapshot: Option<&Arc<VolumeSnapshot>>| {
                 let status = snapshot?.status.clone()?;
-                (status.ready_to_use == Some(true)).then(|| status.restore_size.as_deref().and_then(super::quantity::bytes).unwrap_or_default())
+                (status.ready_to_use == Some(true))
+                    .then(|| status.restore_size.as_deref().and_then(super::quantity::bytes).unwrap_or_default())
             };
             ("VolumeSnapshot", Some("snapshot.storage.k8s.io".to_owned()), ctx.api.caches.snapshots.wait(key, ready).await)
         }
@@ -274,7 +283,8 @@ async fn storage_clone(ctx: &Ctx, run: &Run, target: &PersistentVolumeClaim, sou
         set_request(&mut spec, size);
         spec.volume_name = None;
         spec.data_source = None;
-        spec.data_source_ref = Some(TypedObjectReference { api_group: group, kind: kind.into(), name: source.key().name.clone(), namespace: None });
+        spec.data_source_ref =
+            Some(TypedObjectReference { api_group: group, kind: kind.into(), name: source.key().name.clone(), namespace: None });
         let tmp = tmp_claim(ctx, target, temporary(target, &namespace, spec, name)).await?;
         if claim_phase(&tmp) != "Bound" {
             ctx.provision_plain(&tmp).await?;
@@ -318,7 +328,10 @@ async fn smart_snapshot(ctx: &Ctx, run: &Run, target: &PersistentVolumeClaim, ke
     let mut snapshot = VolumeSnapshot::new(
         &format!("tmp-snapshot-{}", run.uid),
         super::types::VolumeSnapshotSpec {
-            source: super::types::VolumeSnapshotSource { persistent_volume_claim_name: Some(key.name.clone()), volume_snapshot_content_name: None },
+            source: super::types::VolumeSnapshotSource {
+                persistent_volume_claim_name: Some(key.name.clone()),
+                volume_snapshot_content_name: None,
+            },
             volume_snapshot_class_name: None,
         },
     );
@@ -395,7 +408,11 @@ async fn copy_source(ctx: &Ctx, run: &Run, target: &PersistentVolumeClaim, sourc
 }
 
 /// The two pods of a network copy. The source pod mounts the golden read-only, so that other clones go on.
-async fn copy_pods(ctx: &Ctx, tmp: Option<&PersistentVolumeClaim>, source: &CloneOf) -> Result<Vec<Arc<k8s_openapi::api::core::v1::Pod>>, Trouble> {
+async fn copy_pods(
+    ctx: &Ctx,
+    tmp: Option<&PersistentVolumeClaim>,
+    source: &CloneOf,
+) -> Result<Vec<Arc<k8s_openapi::api::core::v1::Pod>>, Trouble> {
     let (Some(tmp), CloneOf::Claim(key)) = (tmp, source) else { return Ok(Vec::new()) };
     let mut reader = pod(&format!("{}-source-pod", tmp.uid().unwrap_or_default()), tmp, "clone-source-pod", true);
     if let Some(volume) = reader.spec.as_mut().and_then(|spec| spec.volumes.as_mut()).and_then(|volumes| volumes.first_mut())
@@ -435,7 +452,11 @@ async fn legacy(ctx: &Ctx, run: &Run, target: &PersistentVolumeClaim, source: &C
     ctx.api.event(target, "Warning", "NoPopulator", reason).await;
     ctx.set(
         run,
-        &[(names::CLONE_TYPE, Some("copy")), (names::CLONE_FALLBACK, Some(reason)), (names::CLONE_REQUEST, Some(&source.key().to_string()))],
+        &[
+            (names::CLONE_TYPE, Some("copy")),
+            (names::CLONE_FALLBACK, Some(reason)),
+            (names::CLONE_REQUEST, Some(&source.key().to_string())),
+        ],
     )
     .await;
     if claim_phase(target) != "Bound" {
@@ -443,7 +464,8 @@ async fn legacy(ctx: &Ctx, run: &Run, target: &PersistentVolumeClaim, source: &C
     }
     ctx.set(run, &[(names::POD_PHASE, Some("Pending"))]).await;
     let from = copy_source(ctx, run, target, source).await?;
-    ctx.set(run, &[(names::POD_PHASE, Some("Running")), (names::RUNNING, Some("true")), (names::RUNNING_REASON, Some("Pod is running"))]).await;
+    ctx.set(run, &[(names::POD_PHASE, Some("Running")), (names::RUNNING, Some("true")), (names::RUNNING_REASON, Some("Pod is running"))])
+        .await;
     stuck(ctx, run).await;
     let Some(bound) = ctx.claim(&run.key, &run.uid) else { return Ok(()) };
     fill(ctx, &from.disk, &bound).await?;

@@ -92,7 +92,8 @@ fn work_of(ctx: &Ctx, dv: &DataVolume) -> Work {
         (None, None) => None,
     };
     if let Some(reference) = &dv.spec.source_ref {
-        let mut key = Key::new(reference.namespace.clone().filter(|ns| !ns.is_empty()).unwrap_or(namespace.clone()), reference.name.clone());
+        let mut key =
+            Key::new(reference.namespace.clone().filter(|ns| !ns.is_empty()).unwrap_or(namespace.clone()), reference.name.clone());
         // A DataSource may point at another of its namespace, once.
         for _ in 0..2 {
             let Some(found) = ctx.api.caches.data_sources.get(&key) else { return Work::Nothing };
@@ -181,7 +182,10 @@ async fn create_claim(ctx: &Arc<Ctx>, dv: &Arc<DataVolume>, work: &Work) -> Resu
             Ok(cached) => permissive = cached,
             Err(synced) => return Ok(synced),
         }
-        if populator && source.key().namespace != dv.namespace().unwrap_or_default() && !dv.finalizers().iter().any(|name| name == names::DV_FINALIZER) {
+        if populator
+            && source.key().namespace != dv.namespace().unwrap_or_default()
+            && !dv.finalizers().iter().any(|name| name == names::DV_FINALIZER)
+        {
             let mut finalizers = dv.finalizers().to_vec();
             finalizers.push(names::DV_FINALIZER.into());
             ctx.api.patch(&**dv, json!({ "metadata": { "resourceVersion": dv.resource_version(), "finalizers": finalizers } })).await?;
@@ -193,14 +197,20 @@ async fn create_claim(ctx: &Arc<Ctx>, dv: &Arc<DataVolume>, work: &Work) -> Resu
     if let Some(message) = ctx.scripts.find(&key, quota) {
         return Ok(Synced::saying("Pending", "ErrExceededQuota", message).again(ctx.opts.clone_requeue));
     }
-    if populator && ctx.opts.full() && let Work::Import(source) = work {
+    if populator
+        && ctx.opts.full()
+        && let Work::Import(source) = work
+    {
         ctx.api.ensure(&import_source(dv, source)).await?;
     }
     let claim = claim_for(dv, work, spec, populator, permissive);
     match ctx.api.create(&claim).await {
         Ok(claim) => {
             ctx.journal.note(&key, format!("claim {} created", claim.uid().unwrap_or_default()));
-            if populator && ctx.opts.full() && let Work::Clone(source) = work {
+            if populator
+                && ctx.opts.full()
+                && let Work::Clone(source) = work
+            {
                 ctx.api.ensure(&clone_source(dv, source)).await?;
             }
             start_population(ctx, dv, &claim, work);
@@ -226,7 +236,11 @@ fn import_source(dv: &DataVolume, source: &Source) -> VolumeImportSource {
     let key = import_source_key(dv);
     let mut object = VolumeImportSource::new(
         &key.name,
-        VolumeImportSourceSpec { source: Some(source.clone()), content_type: dv.spec.content_type.clone(), preallocation: dv.spec.preallocation },
+        VolumeImportSourceSpec {
+            source: Some(source.clone()),
+            content_type: dv.spec.content_type.clone(),
+            preallocation: dv.spec.preallocation,
+        },
     );
     object.metadata.namespace = Some(key.namespace);
     object.metadata.owner_references = Some(vec![owner_reference(dv)]);
@@ -265,7 +279,13 @@ async fn delete_clone_source(ctx: &Ctx, dv: &DataVolume, source: &CloneOf) -> Re
 }
 
 /// The target claim: labels and annotations are the DataVolume's, now and never again.
-fn claim_for(dv: &DataVolume, work: &Work, mut spec: PersistentVolumeClaimSpec, populator: bool, permissive: bool) -> PersistentVolumeClaim {
+fn claim_for(
+    dv: &DataVolume,
+    work: &Work,
+    mut spec: PersistentVolumeClaimSpec,
+    populator: bool,
+    permissive: bool,
+) -> PersistentVolumeClaim {
     let mut labels = BTreeMap::from([(names::APP.to_owned(), names::APP_VALUE.to_owned())]);
     if !is_block(&spec) {
         labels.insert(names::FILLING_UP.into(), "disabled".into());
@@ -283,7 +303,12 @@ fn claim_for(dv: &DataVolume, work: &Work, mut spec: PersistentVolumeClaimSpec, 
     let group = Some(names::GROUP.to_owned());
     match (work, populator) {
         (Work::Import(_), true) => {
-            spec.data_source_ref = Some(TypedObjectReference { api_group: group, kind: "VolumeImportSource".into(), name: import_source_key(dv).name, namespace: None });
+            spec.data_source_ref = Some(TypedObjectReference {
+                api_group: group,
+                kind: "VolumeImportSource".into(),
+                name: import_source_key(dv).name,
+                namespace: None,
+            });
         }
         (Work::Import(source), false) => {
             if let Some(http) = &source.http {
@@ -291,7 +316,12 @@ fn claim_for(dv: &DataVolume, work: &Work, mut spec: PersistentVolumeClaimSpec, 
             }
         }
         (Work::Clone(source), true) => {
-            spec.data_source_ref = Some(TypedObjectReference { api_group: group, kind: "VolumeCloneSource".into(), name: clone_source_name(dv), namespace: None });
+            spec.data_source_ref = Some(TypedObjectReference {
+                api_group: group,
+                kind: "VolumeCloneSource".into(),
+                name: clone_source_name(dv),
+                namespace: None,
+            });
             if dv.namespace().as_ref() != Some(&source.key().namespace) {
                 annotations.insert(names::DATA_SOURCE_NAMESPACE.into(), source.key().namespace.clone());
             }
@@ -335,7 +365,11 @@ fn clone_size(ctx: &Ctx, dv: &DataVolume, source: &CloneOf, spec: &mut Persisten
     let CloneOf::Claim(key) = source else {
         let CloneOf::Snapshot(key) = source else { return Ok(false) };
         let Some(snapshot) = ctx.api.caches.snapshots.get(key) else {
-            return Err(Synced::saying(if phase(dv).is_empty() { "Pending" } else { phase(dv) }, "CloneWithoutSource", format!("The source snapshot {} doesn't exist", key.name)));
+            return Err(Synced::saying(
+                if phase(dv).is_empty() { "Pending" } else { phase(dv) },
+                "CloneWithoutSource",
+                format!("The source snapshot {} doesn't exist", key.name),
+            ));
         };
         if request(spec).is_none() {
             let size = snapshot.status.as_ref().and_then(|status| status.restore_size.as_deref()).and_then(super::quantity::bytes);
@@ -355,7 +389,9 @@ fn clone_size(ctx: &Ctx, dv: &DataVolume, source: &CloneOf, spec: &mut Persisten
     if let Some(asked) = asked.filter(|_| dv.spec.pvc.is_some() || block)
         && asked < theirs
     {
-        let message = format!("The clone doesn't meet the validation requirements: target resources requests storage size is smaller than the source {asked} < {theirs}");
+        let message = format!(
+            "The clone doesn't meet the validation requirements: target resources requests storage size is smaller than the source {asked} < {theirs}"
+        );
         return Err(Synced::saying("", "CloneValidationFailed", message));
     }
     if dv.spec.pvc.is_some() || (asked.is_some() && !(is_block(spec) && !block)) {
@@ -387,7 +423,11 @@ fn start_population(ctx: &Arc<Ctx>, dv: &Arc<DataVolume>, pvc: &Arc<PersistentVo
     let populator = pvc.annotations().get(names::USE_POPULATOR).is_none_or(|set| set == "true");
     let bound = claim_phase(pvc) == "Bound";
     let filled = pvc.annotations().get(names::POD_PHASE).is_some_and(|phase| phase == "Succeeded");
-    if claim_phase(pvc) == "Lost" || (populator && bound) || (!populator && bound && (filled || phase(dv) == "Succeeded")) || !ready_for_population(ctx, pvc) {
+    if claim_phase(pvc) == "Lost"
+        || (populator && bound)
+        || (!populator && bound && (filled || phase(dv) == "Succeeded"))
+        || !ready_for_population(ctx, pvc)
+    {
         return;
     }
     let uid = pvc.uid().unwrap_or_default();
@@ -428,15 +468,27 @@ fn waiting(pvc: &PersistentVolumeClaim) -> bool {
 /// A claim with one of CDI's sources but no DataVolume.
 async fn populate_without_datavolume(ctx: &Arc<Ctx>, pvc: &Arc<PersistentVolumeClaim>) -> Result<(), kube::Error> {
     let Some(reference) = pvc.spec.as_ref().and_then(|spec| spec.data_source_ref.clone()) else { return Ok(()) };
-    if reference.api_group.as_deref() != Some(names::GROUP) || claim_phase(pvc) != "Pending" || pvc.metadata.deletion_timestamp.is_some() || !ready_for_population(ctx, pvc) {
+    if reference.api_group.as_deref() != Some(names::GROUP)
+        || claim_phase(pvc) != "Pending"
+        || pvc.metadata.deletion_timestamp.is_some()
+        || !ready_for_population(ctx, pvc)
+    {
         return Ok(());
     }
     let (key, uid) = (Key::of(&**pvc), pvc.uid().unwrap_or_default());
-    let namespace = pvc.annotations().get(names::DATA_SOURCE_NAMESPACE).cloned().or(reference.namespace).unwrap_or_else(|| key.namespace.clone());
+    let namespace =
+        pvc.annotations().get(names::DATA_SOURCE_NAMESPACE).cloned().or(reference.namespace).unwrap_or_else(|| key.namespace.clone());
     match reference.kind.as_str() {
         "VolumeImportSource" => {
-            let Some(found) = ctx.api.get::<VolumeImportSource>(&Key::new(key.namespace.clone(), reference.name)).await? else { return Ok(()) };
-            let import = Import { source: found.spec.source.clone().unwrap_or_default(), populator: true, delay: Duration::ZERO, source_object: None };
+            let Some(found) = ctx.api.get::<VolumeImportSource>(&Key::new(key.namespace.clone(), reference.name)).await? else {
+                return Ok(());
+            };
+            let import = Import {
+                source: found.spec.source.clone().unwrap_or_default(),
+                populator: true,
+                delay: Duration::ZERO,
+                source_object: None,
+            };
             ctx.start_run(&key, &uid, |ctx, run| super::import::run(ctx, run, import));
         }
         "VolumeCloneSource" => {
@@ -460,8 +512,16 @@ async fn after_success(ctx: &Ctx, dv: &DataVolume, pvc: &PersistentVolumeClaim, 
     }
     let scripted = ctx.scripts.find(&Key::of(dv), |behaviour| (*behaviour == Behaviour::GarbageCollect).then_some(())).is_some();
     if scripted && dv.annotations().get(names::DELETE_AFTER_COMPLETION).is_none_or(|value| value != "false") {
-        let owners: Vec<_> = pvc.owner_references().iter().filter(|owner| Some(&owner.uid) != dv.metadata.uid.as_ref()).cloned().chain(dv.owner_references().iter().cloned()).collect();
-        ctx.api.patch(pvc, json!({ "metadata": { "ownerReferences": owners, "annotations": { names::GARBAGE_COLLECTED: "true" } } })).await?;
+        let owners: Vec<_> = pvc
+            .owner_references()
+            .iter()
+            .filter(|owner| Some(&owner.uid) != dv.metadata.uid.as_ref())
+            .cloned()
+            .chain(dv.owner_references().iter().cloned())
+            .collect();
+        ctx.api
+            .patch(pvc, json!({ "metadata": { "ownerReferences": owners, "annotations": { names::GARBAGE_COLLECTED: "true" } } }))
+            .await?;
         ctx.journal.note(&Key::of(dv), "garbage-collected: the claim stays");
         ctx.api.delete(dv).await?;
     }
@@ -514,7 +574,9 @@ async fn update_status(ctx: &Ctx, dv: &DataVolume, work: &Work, said: Said) -> R
         ctx.api.event(dv, if event.warning { "Warning" } else { "Normal" }, &event.reason, &event.message).await;
     }
     // Each change of Bound is an event, Normal even for failures.
-    let bound = |status: &super::types::DataVolumeStatus| super::status::condition(status, "Bound").map(|bound| (bound.reason.clone(), bound.message.clone()));
+    let bound = |status: &super::types::DataVolumeStatus| {
+        super::status::condition(status, "Bound").map(|bound| (bound.reason.clone(), bound.message.clone()))
+    };
     if let Some((reason, message)) = bound(&status)
         && bound(&before) != Some((reason.clone(), message.clone()))
     {

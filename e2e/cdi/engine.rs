@@ -159,7 +159,9 @@ impl Ctx {
     }
 
     fn wake_config(self: &Arc<Self>) {
-        self.chore("config".into(), Key::new("", config::CONFIG_NAME), |ctx| async move { config::reconcile(&ctx).await.map_err(|error| error.to_string()) });
+        self.chore("config".into(), Key::new("", config::CONFIG_NAME), |ctx| async move {
+            config::reconcile(&ctx).await.map_err(|error| error.to_string())
+        });
     }
 }
 
@@ -208,7 +210,11 @@ impl Ctx {
     fn wake_clones_of(&self, source: &Key) {
         let waits = |dv: &DataVolume| {
             let status = dv.status.as_ref();
-            let names = dv.spec.source.as_ref().is_some_and(|of| of.pvc.as_ref().is_some_and(|pvc| pvc.name == source.name && pvc.namespace == source.namespace));
+            let names = dv
+                .spec
+                .source
+                .as_ref()
+                .is_some_and(|of| of.pvc.as_ref().is_some_and(|pvc| pvc.name == source.name && pvc.namespace == source.namespace));
             (names || dv.spec.source_ref.is_some()) && status.is_none_or(|status| status.phase != "Succeeded")
         };
         for dv in self.api.caches.dvs.all(waits) {

@@ -53,11 +53,14 @@ impl CdiStandIn {
     /// # Panics
     /// As [`CdiStandIn::start`], or when the kubeconfig cannot be used.
     pub async fn start_apart(kubeconfig: &Path, options: Options) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads for the stand-in for CDI");
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads for the stand-in for CDI");
         let kubeconfig = kubeconfig.to_owned();
         let started = runtime.spawn(async move {
             let kubeconfig = kube::config::Kubeconfig::read_from(&kubeconfig).expect("the kubeconfig for the stand-in for CDI");
-            let config = kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default()).await.expect("a usable kubeconfig");
+            let config = kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default())
+                .await
+                .expect("a usable kubeconfig");
             Self::start(Client::try_from(config).expect("a client"), options).await
         });
         let mut stand_in = started.await.expect("the stand-in for CDI starts");
@@ -74,11 +77,18 @@ impl CdiStandIn {
     pub async fn start(client: Client, options: Options) -> Self {
         // reqwest takes the process's provider; another installation of it is harmless.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        std::fs::create_dir_all(&options.dir).unwrap_or_else(|error| panic!("volumes of the stand-in for CDI in {}: {error}", options.dir.display()));
+        std::fs::create_dir_all(&options.dir)
+            .unwrap_or_else(|error| panic!("volumes of the stand-in for CDI in {}: {error}", options.dir.display()));
         let (paused, receiver) = watch::channel(false);
         let journal = Arc::new(Journal::new());
         let ctx = Arc::new(Ctx {
-            api: ApiServer { client, caches: Arc::new(Caches::default()), journal: journal.clone(), paused: receiver, events: options.events },
+            api: ApiServer {
+                client,
+                caches: Arc::new(Caches::default()),
+                journal: journal.clone(),
+                paused: receiver,
+                events: options.events,
+            },
             opts: options,
             queue: Queue::default(),
             scripts: Scripts::new(),

@@ -59,7 +59,12 @@ impl Connection {
         let response = self.send(Method::GET, url, seen).await?;
         match response.status() {
             StatusCode::OK => Ok(response),
-            status => Err(format!("expected status code 200, got {}. Status: {} {}", status.as_u16(), status.as_u16(), status.canonical_reason().unwrap_or(""))),
+            status => Err(format!(
+                "expected status code 200, got {}. Status: {} {}",
+                status.as_u16(),
+                status.as_u16(),
+                status.canonical_reason().unwrap_or("")
+            )),
         }
     }
 
@@ -133,7 +138,13 @@ impl Connection {
         let proxy = if url.scheme() == "https" { &settings.https_proxy } else { &settings.http_proxy };
         let proxy = proxy.clone().filter(|proxy| !proxy.is_empty())?;
         let host = url.host_str()?;
-        let excluded = settings.no_proxy.as_deref().unwrap_or("").split(',').map(str::trim).any(|entry| no_proxy_matches(entry, host, url.port_or_known_default()));
+        let excluded = settings
+            .no_proxy
+            .as_deref()
+            .unwrap_or("")
+            .split(',')
+            .map(str::trim)
+            .any(|entry| no_proxy_matches(entry, host, url.port_or_known_default()));
         let local = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
         (!excluded && !local).then_some(proxy)
     }

@@ -80,8 +80,16 @@ async fn once(ctx: &Ctx, run: &Run, import: &Import) -> Result<(), Trouble> {
         None => {
             // Registries are not played: what a bad tag looks like, for ever.
             let message = "failed to pull image: the stand-in for CDI pulls from no registry";
-            ctx.set(run, &[(names::POD_PHASE, Some("Pending")), (names::RUNNING, Some("false")), (names::RUNNING_REASON, Some("ImagePullFailed")), (names::RUNNING_MESSAGE, Some(message))])
-                .await;
+            ctx.set(
+                run,
+                &[
+                    (names::POD_PHASE, Some("Pending")),
+                    (names::RUNNING, Some("false")),
+                    (names::RUNNING_REASON, Some("ImagePullFailed")),
+                    (names::RUNNING_MESSAGE, Some(message)),
+                ],
+            )
+            .await;
             return std::future::pending().await;
         }
     };
@@ -91,7 +99,10 @@ async fn once(ctx: &Ctx, run: &Run, import: &Import) -> Result<(), Trouble> {
 
 async fn blank(ctx: &Ctx, run: &Run, volume: &Volume) -> Result<(), Trouble> {
     let file = tokio::fs::OpenOptions::new().create(true).write(true).truncate(false).open(&volume.path).await?;
-    let overhead = ctx.claim(&run.key, &run.uid).and_then(|claim| claim.spec.clone()).map_or(0.0, |spec| ctx.overhead(spec.storage_class_name.as_deref()));
+    let overhead = ctx
+        .claim(&run.key, &run.uid)
+        .and_then(|claim| claim.spec.clone())
+        .map_or(0.0, |spec| ctx.overhead(spec.storage_class_name.as_deref()));
     file.set_len(super::classes::usable(volume.capacity, volume.block, overhead)).await?;
     Ok(())
 }
@@ -200,7 +211,14 @@ async fn importers(ctx: &Ctx, run: &Run, claim: &PersistentVolumeClaim, volume: 
     }
 }
 
-async fn finish(ctx: &Ctx, run: &Run, import: &Import, target: &PersistentVolumeClaim, prime: Option<&PersistentVolumeClaim>, volume: &Volume) -> Result<(), Trouble> {
+async fn finish(
+    ctx: &Ctx,
+    run: &Run,
+    import: &Import,
+    target: &PersistentVolumeClaim,
+    prime: Option<&PersistentVolumeClaim>,
+    volume: &Volume,
+) -> Result<(), Trouble> {
     for number in 0..ctx.opts.padding_writes {
         let patch = serde_json::json!({ "metadata": { "annotations": { "cdi-stand-in/padding": number.to_string() } } });
         ctx.api.patch(target, patch).await?;
@@ -260,7 +278,8 @@ pub(super) async fn connection(ctx: &Ctx, namespace: &str, http: &HttpSource) ->
     let ca = match &http.cert_config_map {
         None => None,
         Some(name) => {
-            let map = ctx.api.get::<ConfigMap>(&Key::new(namespace, name)).await.map_err(fetch)?.ok_or_else(|| missing("configmap", name))?;
+            let map =
+                ctx.api.get::<ConfigMap>(&Key::new(namespace, name)).await.map_err(fetch)?.ok_or_else(|| missing("configmap", name))?;
             Some(map.data.iter().flatten().map(|(_, value)| format!("{value}\n")).collect::<String>().into_bytes())
         }
     };
@@ -268,7 +287,14 @@ pub(super) async fn connection(ctx: &Ctx, namespace: &str, http: &HttpSource) ->
         None => None,
         Some(name) => {
             let secret = ctx.api.get::<Secret>(&Key::new(namespace, name)).await.map_err(fetch)?.ok_or_else(|| missing("secret", name))?;
-            let value = |key: &str| secret.data.as_ref().and_then(|data| data.get(key)).map(|value| String::from_utf8_lossy(&value.0).into_owned()).unwrap_or_default();
+            let value = |key: &str| {
+                secret
+                    .data
+                    .as_ref()
+                    .and_then(|data| data.get(key))
+                    .map(|value| String::from_utf8_lossy(&value.0).into_owned())
+                    .unwrap_or_default()
+            };
             Some((value("accessKeyId"), value("secretKey")))
         }
     };

@@ -55,7 +55,11 @@ pub(super) struct Attempt<'a> {
 
 fn io_error(what: &str, error: &std::io::Error) -> Failure {
     // Go's text for a full disk, which CDI's message table knows.
-    Failure::Error(if error.kind() == std::io::ErrorKind::StorageFull { format!("{what}: no space left on device") } else { format!("{what}: {error}") })
+    Failure::Error(if error.kind() == std::io::ErrorKind::StorageFull {
+        format!("{what}: no space left on device")
+    } else {
+        format!("{what}: {error}")
+    })
 }
 
 impl Attempt<'_> {
@@ -73,7 +77,9 @@ impl Attempt<'_> {
         if let Some(message) = self.ctx.scripts.find(self.key, fatal) {
             return Err(Failure::Fatal(message));
         }
-        let error = |behaviour: &Behaviour| if let Behaviour::Error { message, times } = behaviour { Some((*times, message.clone())) } else { None };
+        let error = |behaviour: &Behaviour| {
+            if let Behaviour::Error { message, times } = behaviour { Some((*times, message.clone())) } else { None }
+        };
         if let Some(message) = self.ctx.scripts.take(self.key, self.uid, error) {
             return Err(Failure::Error(message));
         }
@@ -125,7 +131,10 @@ impl Attempt<'_> {
         let refused = |text: String| Failure::Error(format!("Unable to connect to http data source: {text}"));
         if self.scripted(&Behaviour::NoSuchHost) {
             let host = url::Url::parse(self.url).ok().and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default();
-            return Err(refused(format!("HTTP request errored: Get \"{}\": dial tcp: lookup {host} on 10.96.0.10:53: no such host", self.url)));
+            return Err(refused(format!(
+                "HTTP request errored: Get \"{}\": dial tcp: lookup {host} on 10.96.0.10:53: no such host",
+                self.url
+            )));
         }
         let mut seen = Vec::new();
         let head = self.connection.send(Method::HEAD, self.url, &mut seen).await;
@@ -193,7 +202,8 @@ impl Attempt<'_> {
     /// Scripts that stop or kill a transfer on its way.
     async fn fault_at(&self, fraction: f64) -> Result<(), Failure> {
         let percent = fraction * 100.0;
-        let kill = |behaviour: &Behaviour| if let Behaviour::PodKilledAt(at) = behaviour { (percent >= *at).then_some((1, ())) } else { None };
+        let kill =
+            |behaviour: &Behaviour| if let Behaviour::PodKilledAt(at) = behaviour { (percent >= *at).then_some((1, ())) } else { None };
         if self.ctx.scripts.take(self.key, self.uid, kill).is_some() {
             return Err(Failure::Killed);
         }
@@ -255,7 +265,9 @@ impl Attempt<'_> {
             return Ok(output.stdout);
         }
         let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        Err(Failure::Error(format!("Unable to convert source data to target format: could not stream/convert qcow2 image to raw: {stderr}")))
+        Err(Failure::Error(format!(
+            "Unable to convert source data to target format: could not stream/convert qcow2 image to raw: {stderr}"
+        )))
     }
 }
 
@@ -338,7 +350,12 @@ fn verify(file: &Path, checksum: &str) -> Result<(), Failure> {
 
 /// CDI's `simplifyKnownMessage` (`pkg/controller/util.go`).
 pub(super) fn simplified(message: &str) -> String {
-    let known = ["is larger than the reported available", "no space left on device", "file largest block is bigger than maxblock", "disk quota exceeded"];
+    let known = [
+        "is larger than the reported available",
+        "no space left on device",
+        "file largest block is bigger than maxblock",
+        "disk quota exceeded",
+    ];
     if known.iter().any(|part| message.contains(part)) { "DataVolume too small to contain image".into() } else { message.to_owned() }
 }
 

@@ -57,7 +57,9 @@ pub(super) fn from_claim(ends: &Ends, permissive: bool) -> Result<Plan, String> 
         if mode(ends.source) != mode(ends.target) {
             return Ok(copy("IncompatibleVolumeModes", "The volume modes of source and target are incompatible"));
         }
-        let (Some(have), true) = (capacity(ends.source), asked(ends.target) > 0) else { return Err("source/target size info missing".into()) };
+        let (Some(have), true) = (capacity(ends.source), asked(ends.target) > 0) else {
+            return Err("source/target size info missing".into());
+        };
         if asked(ends.target) > have && class.allow_volume_expansion != Some(true) {
             return Ok(copy("NoVolumeExpansion", "No volume expansion is possible"));
         }
@@ -66,7 +68,12 @@ pub(super) fn from_claim(ends: &Ends, permissive: bool) -> Result<Plan, String> 
 }
 
 /// Chooses for a snapshot as source.
-pub(super) fn from_snapshot(restore_size: Option<&str>, driver: Option<&str>, target: &PersistentVolumeClaim, class: Option<&StorageClass>) -> Result<Plan, String> {
+pub(super) fn from_snapshot(
+    restore_size: Option<&str>,
+    driver: Option<&str>,
+    target: &PersistentVolumeClaim,
+    class: Option<&StorageClass>,
+) -> Result<Plan, String> {
     let class = class.ok_or("target claim's storageclass doesn't exist, clone will not work")?;
     if driver != Some(&class.provisioner) {
         return Ok(copy("NoProvisionerMatch", "The storageclass provisioner does not match the volumesnapshotcontent driver"));

@@ -10,7 +10,9 @@ use std::{
 };
 
 use k8s_openapi::{
-    api::core::v1::{Container, PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodSpec, Volume as PodVolume, VolumeDevice, VolumeMount},
+    api::core::v1::{
+        Container, PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodSpec, Volume as PodVolume, VolumeDevice, VolumeMount,
+    },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::ResourceExt;
@@ -50,7 +52,8 @@ pub(super) fn pod(name: &str, claim: &PersistentVolumeClaim, component: &str, re
     if block {
         container.volume_devices = Some(vec![VolumeDevice { name: "cdi-data-vol".into(), device_path: "/dev/cdi-block-volume".into() }]);
     } else {
-        container.volume_mounts = Some(vec![VolumeMount { name: "cdi-data-vol".into(), mount_path: "/data".into(), ..VolumeMount::default() }]);
+        container.volume_mounts =
+            Some(vec![VolumeMount { name: "cdi-data-vol".into(), mount_path: "/data".into(), ..VolumeMount::default() }]);
     }
     Pod {
         metadata: ObjectMeta {
@@ -67,7 +70,10 @@ pub(super) fn pod(name: &str, claim: &PersistentVolumeClaim, component: &str, re
             automount_service_account_token: Some(false),
             volumes: Some(vec![PodVolume {
                 name: "cdi-data-vol".into(),
-                persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name: claim.name_any(), read_only: read_only.then_some(true) }),
+                persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                    claim_name: claim.name_any(),
+                    read_only: read_only.then_some(true),
+                }),
                 ..PodVolume::default()
             }]),
             ..PodSpec::default()
@@ -93,7 +99,15 @@ fn terminated(exit: i32, reason: &str, message: &str) -> Value {
 
 impl Ctx {
     /// Runs one importer pod to its end.
-    pub(super) async fn importer_pod(&self, run: &Run, claim: &PersistentVolumeClaim, volume: &Volume, http: &HttpSource, scratch: Option<&PathBuf>, number: &mut u32) -> PodEnd {
+    pub(super) async fn importer_pod(
+        &self,
+        run: &Run,
+        claim: &PersistentVolumeClaim,
+        volume: &Volume,
+        http: &HttpSource,
+        scratch: Option<&PathBuf>,
+        number: &mut u32,
+    ) -> PodEnd {
         let Some(pod) = self.start_importer(run, claim, scratch.is_some()).await else { return PodEnd::Again };
         let end = tokio::select! {
             end = self.importer_container(run, pod.as_deref(), claim, volume, http, scratch, number) => end,
@@ -139,7 +153,11 @@ impl Ctx {
             let mut wanted = pod(&name, claim, "importer", false);
             if with_scratch && let Some(spec) = &mut wanted.spec {
                 let source = PersistentVolumeClaimVolumeSource { claim_name: format!("{}-scratch", claim.name_any()), read_only: None };
-                spec.volumes.get_or_insert_default().push(PodVolume { name: "cdi-scratch-vol".into(), persistent_volume_claim: Some(source), ..PodVolume::default() });
+                spec.volumes.get_or_insert_default().push(PodVolume {
+                    name: "cdi-scratch-vol".into(),
+                    persistent_volume_claim: Some(source),
+                    ..PodVolume::default()
+                });
             }
             match self.api.ensure(&wanted).await {
                 Ok(pod) if pod.metadata.deletion_timestamp.is_some() => {
@@ -170,7 +188,8 @@ impl Ctx {
         )
         .await;
         while self.scripts.find(&run.key, |behaviour| (*behaviour == Behaviour::Unschedulable).then_some(())).is_some() {
-            let condition = json!({ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available" });
+            let condition =
+                json!({ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available" });
             self.pod_status(made.as_deref(), json!({ "phase": "Pending", "conditions": [condition] })).await;
             self.set(run, &[(names::POD_SCHEDULABLE, Some("false"))]).await;
             let _ = changed.changed().await;
@@ -191,7 +210,8 @@ impl Ctx {
 
     async fn not_started(&self, run: &Run, claim: &PersistentVolumeClaim, reason: &str, message: &str) {
         self.api.event(claim, "Warning", reason, message).await;
-        self.set(run, &[(names::RUNNING, Some("false")), (names::RUNNING_REASON, Some(reason)), (names::RUNNING_MESSAGE, Some(message))]).await;
+        self.set(run, &[(names::RUNNING, Some("false")), (names::RUNNING_REASON, Some(reason)), (names::RUNNING_MESSAGE, Some(message))])
+            .await;
     }
 
     async fn pod_status(&self, pod: Option<&Pod>, status: Value) {
@@ -250,12 +270,17 @@ impl Ctx {
             match attempt {
                 Ok(()) => {
                     self.journal.push(&run.key, What::Ended { code: 0, message: "Import Complete".into() });
-                    self.pod_status(pod, pod_status("Succeeded", "importer", restarts, terminated(0, "Completed", "Import Complete"), last)).await;
+                    self.pod_status(
+                        pod,
+                        pod_status("Succeeded", "importer", restarts, terminated(0, "Completed", "Import Complete"), last),
+                    )
+                    .await;
                     return PodEnd::Done;
                 }
                 Err(Failure::ScratchRequired) => {
                     self.ended(run, 0, SCRATCH_MESSAGE, "Scratch space required").await;
-                    self.pod_status(pod, pod_status("Succeeded", "importer", restarts, terminated(0, "Completed", SCRATCH_MESSAGE), last)).await;
+                    self.pod_status(pod, pod_status("Succeeded", "importer", restarts, terminated(0, "Completed", SCRATCH_MESSAGE), last))
+                        .await;
                     return PodEnd::ScratchRequired;
                 }
                 Err(Failure::OomKilled) => {
@@ -333,7 +358,8 @@ impl Ctx {
 
     async fn ended(&self, run: &Run, exit: i32, message: &str, reason: &str) {
         self.journal.push(&run.key, What::Ended { code: exit, message: message.into() });
-        self.set(run, &[(names::RUNNING, Some("false")), (names::RUNNING_REASON, Some(reason)), (names::RUNNING_MESSAGE, Some(message))]).await;
+        self.set(run, &[(names::RUNNING, Some("false")), (names::RUNNING_REASON, Some(reason)), (names::RUNNING_MESSAGE, Some(message))])
+            .await;
     }
 
     /// Exit 1: the reason goes to Running, its text into Bound too, and the restart count only grows.
@@ -341,7 +367,8 @@ impl Ctx {
         self.journal.push(&run.key, What::Ended { code: 1, message: message.into() });
         let known = self.claim(&run.key, &run.uid);
         let count = |text: Option<String>| text.and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
-        let before = count(run.get(names::POD_RESTARTS)).max(count(known.as_ref().and_then(|claim| claim.annotations().get(names::POD_RESTARTS).cloned())));
+        let before = count(run.get(names::POD_RESTARTS))
+            .max(count(known.as_ref().and_then(|claim| claim.annotations().get(names::POD_RESTARTS).cloned())));
         let restarts = (before + 1).to_string();
         let short = simplified(message);
         let bound = format!("[{}] : {short}", claim.name_any());

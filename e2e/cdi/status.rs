@@ -84,7 +84,8 @@ pub(super) fn compute(seen: &Observed) -> (DataVolumeStatus, PhaseEvent) {
                     }
                     "Lost" => {
                         status.phase = "Failed".into();
-                        event = PhaseEvent { warning: true, reason: "ErrClaimLost".into(), message: format!("PVC {} lost", pvc.name_any()) };
+                        event =
+                            PhaseEvent { warning: true, reason: "ErrClaimLost".into(), message: format!("PVC {} lost", pvc.name_any()) };
                     }
                     "" => {}
                     _ => status.phase = "Unknown".into(),
@@ -175,7 +176,13 @@ fn clone_phase(seen: &Observed, pvc: &PersistentVolumeClaim, status: &mut DataVo
     *event = PhaseEvent { warning: false, reason: reason.into(), message };
 }
 
-fn conditions(status: &mut DataVolumeStatus, pvc: Option<&PersistentVolumeClaim>, annotations: &BTreeMap<String, String>, reason: &str, message: &str) {
+fn conditions(
+    status: &mut DataVolumeStatus,
+    pvc: Option<&PersistentVolumeClaim>,
+    annotations: &BTreeMap<String, String>,
+    reason: &str,
+    message: &str,
+) {
     bound_condition(status, pvc, annotations, reason, message);
     let ready = match status.phase.as_str() {
         "Succeeded" => "True",
@@ -186,7 +193,13 @@ fn conditions(status: &mut DataVolumeStatus, pvc: Option<&PersistentVolumeClaim>
     running_condition(status, annotations);
 }
 
-fn bound_condition(status: &mut DataVolumeStatus, pvc: Option<&PersistentVolumeClaim>, annotations: &BTreeMap<String, String>, reason: &str, message: &str) {
+fn bound_condition(
+    status: &mut DataVolumeStatus,
+    pvc: Option<&PersistentVolumeClaim>,
+    annotations: &BTreeMap<String, String>,
+    reason: &str,
+    message: &str,
+) {
     let Some(pvc) = pvc else {
         let reason = if reason.is_empty() { "NotFound" } else { reason };
         let message = if message.is_empty() { "No PVC found" } else { message };

@@ -177,11 +177,16 @@ impl Ctx {
                 .await?;
             self.api.patch_status(pv, json!({ "phase": "Bound" })).await?;
         }
-        self.api.caches.pvcs.wait(&key, |pvc| match pvc {
-            Some(pvc) if pvc.uid().as_deref() == Some(&*uid) => (claim_phase(pvc) == "Bound" || pvc.metadata.deletion_timestamp.is_some()).then_some(()),
-            _ => Some(()),
-        })
-        .await;
+        self.api
+            .caches
+            .pvcs
+            .wait(&key, |pvc| match pvc {
+                Some(pvc) if pvc.uid().as_deref() == Some(&*uid) => {
+                    (claim_phase(pvc) == "Bound" || pvc.metadata.deletion_timestamp.is_some()).then_some(())
+                }
+                _ => Some(()),
+            })
+            .await;
         Ok(())
     }
 
@@ -260,7 +265,9 @@ impl Ctx {
     pub(super) async fn reclaim(&self, pv: &PersistentVolume) -> Result<(), kube::Error> {
         let spec = pv.spec.clone().unwrap_or_default();
         let Some(claim) = &spec.claim_ref else { return Ok(()) };
-        if spec.persistent_volume_reclaim_policy.as_deref() != Some("Delete") || !self.opts.provisions(pv.annotations().get(names::PROVISIONED_BY).map_or("", String::as_str)) {
+        if spec.persistent_volume_reclaim_policy.as_deref() != Some("Delete")
+            || !self.opts.provisions(pv.annotations().get(names::PROVISIONED_BY).map_or("", String::as_str))
+        {
             return Ok(());
         }
         let key = Key::new(claim.namespace.clone().unwrap_or_default(), claim.name.clone().unwrap_or_default());

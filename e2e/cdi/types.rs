@@ -138,13 +138,7 @@ pub struct DataSourceSource {
 }
 
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[kube(
-    group = "cdi.kubevirt.io",
-    version = "v1beta1",
-    kind = "StorageProfile",
-    status = "StorageProfileStatus",
-    schema = "disabled"
-)]
+#[kube(group = "cdi.kubevirt.io", version = "v1beta1", kind = "StorageProfile", status = "StorageProfileStatus", schema = "disabled")]
 #[serde(rename_all = "camelCase")]
 pub struct StorageProfileSpec {
     #[serde(skip_serializing_if = "Option::is_none")]

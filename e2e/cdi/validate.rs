@@ -36,14 +36,19 @@ pub(super) fn spec(spec: &Value) -> Result<(), Refusal> {
     if name == "PVC" && modes.len() > 1 {
         return refuse("PVC multiple accessModes");
     }
-    if let Some(bad) = modes.iter().find(|mode| !["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany"].contains(&mode.as_str().unwrap_or_default())) {
+    if let Some(bad) =
+        modes.iter().find(|mode| !["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany"].contains(&mode.as_str().unwrap_or_default()))
+    {
         return refuse(format!("Unsupported value: {bad}: supported values: \"ReadOnlyMany\", \"ReadWriteMany\", \"ReadWriteOnce\""));
     }
     if [present(source), present(source_ref), external].iter().filter(|given| **given).count() != 1 {
         return refuse("Data volume should have either Source or SourceRef, or be externally populated");
     }
     if present(source_ref) && source_ref["kind"] != "DataSource" {
-        return refuse(format!("Unsupported sourceRef kind {}, currently only DataSource is supported", source_ref["kind"].as_str().unwrap_or_default()));
+        return refuse(format!(
+            "Unsupported sourceRef kind {}, currently only DataSource is supported",
+            source_ref["kind"].as_str().unwrap_or_default()
+        ));
     }
     if present(source) { one_source(source) } else { Ok(()) }
 }
@@ -80,7 +85,11 @@ fn one_source(source: &Value) -> Result<(), Refusal> {
         }
         "pvc" | "snapshot" => {
             let named = |field: &str| value[field].as_str().is_some_and(|text| !text.is_empty());
-            if named("namespace") && named("name") { Ok(()) } else { refuse(format!("spec.source.{} source {} is not valid", kind.to_uppercase(), kind.to_uppercase())) }
+            if named("namespace") && named("name") {
+                Ok(())
+            } else {
+                refuse(format!("spec.source.{} source {} is not valid", kind.to_uppercase(), kind.to_uppercase()))
+            }
         }
         _ => Ok(()),
     }
@@ -95,7 +104,8 @@ fn normal(value: &Value, name: &str) -> Value {
     match value {
         Value::Object(fields) => {
             let kept = fields.iter().map(|(field, value)| (field.clone(), normal(value, field))).filter(|(field, value)| {
-                let empty_map = ["requests", "limits", "matchLabels", "resources"].contains(&field.as_str()) && value.as_object().is_some_and(serde_json::Map::is_empty);
+                let empty_map = ["requests", "limits", "matchLabels", "resources"].contains(&field.as_str())
+                    && value.as_object().is_some_and(serde_json::Map::is_empty);
                 !value.is_null() && !empty_map && value.as_array().is_none_or(|items| !items.is_empty())
             });
             Value::Object(kept.collect())
@@ -120,15 +130,30 @@ mod tests {
             (json!({ "source": http, "storage": sized }), None),
             (json!({ "source": http }), Some("Missing Data volume PVC")),
             (json!({ "source": http, "storage": {} }), Some("Storage size is missing")),
-            (json!({ "source": http, "storage": { "resources": { "requests": { "storage": "0" } } } }), Some("Storage size can't be equal or less than zero")),
-            (json!({ "source": http, "storage": { "resources": { "requests": { "storage": "1Ki" } } } }), Some("Storage size should be at least 1MiB")),
-            (json!({ "source": http, "storage": sized, "pvc": sized }), Some("Duplicate storage definition, both target storage and target pvc defined")),
+            (
+                json!({ "source": http, "storage": { "resources": { "requests": { "storage": "0" } } } }),
+                Some("Storage size can't be equal or less than zero"),
+            ),
+            (
+                json!({ "source": http, "storage": { "resources": { "requests": { "storage": "1Ki" } } } }),
+                Some("Storage size should be at least 1MiB"),
+            ),
+            (
+                json!({ "source": http, "storage": sized, "pvc": sized }),
+                Some("Duplicate storage definition, both target storage and target pvc defined"),
+            ),
             (json!({ "source": http, "pvc": sized }), Some("Required value: at least 1 access mode is required")),
             (json!({ "storage": sized }), Some("Data volume should have either Source or SourceRef, or be externally populated")),
             (json!({ "source": {}, "storage": sized }), Some("Missing Data volume source")),
-            (json!({ "source": { "blank": {}, "http": { "url": "https://example.org" } }, "storage": sized }), Some("Multiple Data volume sources")),
+            (
+                json!({ "source": { "blank": {}, "http": { "url": "https://example.org" } }, "storage": sized }),
+                Some("Multiple Data volume sources"),
+            ),
             (json!({ "source": { "pvc": { "namespace": "a", "name": "b" } }, "storage": {} }), None),
-            (json!({ "source": { "pvc": { "namespace": "a", "name": "b" } }, "pvc": { "accessModes": ["ReadWriteOnce"] } }), Some("PVC size is missing")),
+            (
+                json!({ "source": { "pvc": { "namespace": "a", "name": "b" } }, "pvc": { "accessModes": ["ReadWriteOnce"] } }),
+                Some("PVC size is missing"),
+            ),
         ] {
             assert_eq!(spec(&given).err().map(|refusal| refusal.0), expected.map(str::to_owned), "{given}");
         }
@@ -138,7 +163,10 @@ mod tests {
     fn specs_are_compared_by_value() {
         let of = |size: &str| json!({ "storage": { "resources": { "requests": { "storage": size } }, "accessModes": [] }, "source": { "blank": {} } });
         assert!(same_spec(&of("1Gi"), &of("1024Mi")));
-        assert!(same_spec(&of("1Gi"), &json!({ "storage": { "resources": { "requests": { "storage": "1Gi" } } }, "source": { "blank": {} } })));
+        assert!(same_spec(
+            &of("1Gi"),
+            &json!({ "storage": { "resources": { "requests": { "storage": "1Gi" } } }, "source": { "blank": {} } })
+        ));
         assert!(!same_spec(&of("1Gi"), &of("1G")));
         assert!(!same_spec(&json!({ "source": { "blank": {} } }), &json!({ "source": { "upload": {} } })));
     }

@@ -15,7 +15,8 @@ use k8s_openapi::{
     ByteString,
     api::{
         admissionregistration::v1::{
-            MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ValidatingWebhook, ValidatingWebhookConfiguration, WebhookClientConfig,
+            MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ValidatingWebhook, ValidatingWebhookConfiguration,
+            WebhookClientConfig,
         },
         core::v1::{Namespace, PersistentVolumeClaim},
     },
@@ -53,12 +54,14 @@ struct Shared {
 impl Webhook {
     /// Serves and registers both.
     pub(super) async fn start(ctx: Arc<Ctx>) -> Self {
-        let certified = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate for the stand-in's webhooks");
+        let certified =
+            rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate for the stand-in's webhooks");
         let (certificate, key) = (certified.cert.pem(), certified.signing_key.serialize_pem());
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a loopback port for the stand-in's webhooks");
         listener.set_nonblocking(true).expect("a listener for tokio");
         let address = listener.local_addr().expect("the listener's address");
-        let config = RustlsConfig::from_pem(certificate.clone().into_bytes(), key.into_bytes()).await.expect("TLS for the stand-in's webhooks");
+        let config =
+            RustlsConfig::from_pem(certificate.clone().into_bytes(), key.into_bytes()).await.expect("TLS for the stand-in's webhooks");
         let up = Arc::new(AtomicBool::new(true));
         let app = Router::new()
             .route("/datavolume-validate", post(validate))
@@ -250,7 +253,10 @@ async fn clone_source(ctx: &Ctx, dv: &DataVolume, namespace: &str) -> Result<Opt
         Key::new(namespace, reference.name.clone())
     };
     if let Some(reference) = &dv.spec.source_ref {
-        let mut key = Key::new(reference.namespace.clone().filter(|ns| !ns.is_empty()).unwrap_or_else(|| namespace.to_owned()), reference.name.clone());
+        let mut key = Key::new(
+            reference.namespace.clone().filter(|ns| !ns.is_empty()).unwrap_or_else(|| namespace.to_owned()),
+            reference.name.clone(),
+        );
         for _ in 0..2 {
             let found = ctx.api.get::<DataSource>(&key).await.map_err(|error| error.to_string())?;
             let Some(found) = found else { return Err(format!("datasources.cdi.kubevirt.io \"{}\" not found", key.name)) };
@@ -279,7 +285,9 @@ async fn may_clone(ctx: &Ctx, user: &Value, source: &Key) -> bool {
                 },
             },
         });
-        let request = http::Request::post("/apis/authorization.k8s.io/v1/subjectaccessreviews").header("content-type", "application/json").body(review.to_string().into_bytes());
+        let request = http::Request::post("/apis/authorization.k8s.io/v1/subjectaccessreviews")
+            .header("content-type", "application/json")
+            .body(review.to_string().into_bytes());
         let Ok(request) = request else { continue };
         let answer: Result<Value, kube::Error> = ctx.api.client.request(request).await;
         if answer.is_ok_and(|answer| answer["status"]["allowed"] == true) {

@@ -17,10 +17,11 @@ use crate::{
 /// Creates a DataVolume as it is written, with default or strict field validation.
 async fn create(client: &Client, namespace: &str, dv: &Value, strict: bool) -> Result<Value, String> {
     let validation = if strict { "Strict" } else { "Warn" };
-    let request = http::Request::post(format!("/apis/cdi.kubevirt.io/v1beta1/namespaces/{namespace}/datavolumes?fieldValidation={validation}"))
-        .header("content-type", "application/json")
-        .body(dv.to_string().into_bytes())
-        .unwrap();
+    let request =
+        http::Request::post(format!("/apis/cdi.kubevirt.io/v1beta1/namespaces/{namespace}/datavolumes?fieldValidation={validation}"))
+            .header("content-type", "application/json")
+            .body(dv.to_string().into_bytes())
+            .unwrap();
     client.request::<Value>(request).await.map_err(|error| error.to_string())
 }
 
@@ -73,12 +74,16 @@ async fn an_unknown_checksum_is_dropped_silently() {
 async fn spec_edits_are_refused_and_metadata_is_free() {
     let Some(room) = room().await else { return };
     room.golden("golden").await;
-    let patch = async |patch: Value| room.dvs().patch("golden", &PatchParams::default(), &Patch::Merge(patch)).await.map(drop).map_err(|error| error.to_string());
+    let patch = async |patch: Value| {
+        room.dvs().patch("golden", &PatchParams::default(), &Patch::Merge(patch)).await.map(drop).map_err(|error| error.to_string())
+    };
     let refusal = patch(json!({ "spec": { "source": { "http": { "url": "https://example.org/other" } } } })).await.unwrap_err();
     assert!(refusal.contains("Cannot update DataVolume Spec"), "{refusal}");
     let refusal = patch(json!({ "spec": { "storage": { "resources": { "requests": { "storage": "32Mi" } } } } })).await.unwrap_err();
     assert!(refusal.contains("Cannot update DataVolume Spec"), "{refusal}");
-    patch(json!({ "spec": { "storage": { "resources": { "requests": { "storage": "16384Ki" } } } } })).await.expect("the same size spelled otherwise");
+    patch(json!({ "spec": { "storage": { "resources": { "requests": { "storage": "16384Ki" } } } } }))
+        .await
+        .expect("the same size spelled otherwise");
     patch(json!({ "metadata": { "labels": { "example.org/mark": "yes" } } })).await.expect("metadata is free");
 }
 
@@ -111,7 +116,8 @@ async fn cloning_across_namespaces_wants_permission() {
     room.golden("golden").await;
     let tenant = room.cluster.namespace("tenant").await;
     let accounts: Api<ServiceAccount> = Api::namespaced(room.client.clone(), &tenant);
-    let account = ServiceAccount { metadata: kube::api::ObjectMeta { name: Some("user".into()), ..Default::default() }, ..Default::default() };
+    let account =
+        ServiceAccount { metadata: kube::api::ObjectMeta { name: Some("user".into()), ..Default::default() }, ..Default::default() };
     accounts.create(&PostParams::default(), &account).await.unwrap();
     let subject = json!([{ "kind": "ServiceAccount", "name": "user", "namespace": &*tenant }]);
     let role = |name: &str, rules: Value| json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": name }, "rules": rules });
@@ -134,7 +140,10 @@ async fn cloning_across_namespaces_wants_permission() {
     let created = harness::eventually("the role is known", async || create(&client, &tenant, &dv, true).await).await;
     assert!(created["metadata"]["annotations"][names::CLONE_TOKEN].is_string());
     let dvs: Api<DataVolume> = Api::namespaced(room.client.clone(), &tenant);
-    harness::until(dvs.clone(), "disk", "Succeeded", |dv: &DataVolume| dv.status.as_ref().is_some_and(|status| status.phase == "Succeeded")).await;
+    harness::until(dvs.clone(), "disk", "Succeeded", |dv: &DataVolume| {
+        dv.status.as_ref().is_some_and(|status| status.phase == "Succeeded")
+    })
+    .await;
     assert_eq!(room.disk_in(&tenant, "disk").await, room.disk("golden").await);
 
     // A later patch of metadata asks again, for whoever patches: the trap for back-filled marks.

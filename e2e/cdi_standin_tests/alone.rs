@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::{api::core::v1::{PersistentVolume, PersistentVolumeClaim}, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition};
+use k8s_openapi::{
+    api::core::v1::{PersistentVolume, PersistentVolumeClaim},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},
@@ -12,7 +15,10 @@ use sha2::Digest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
-    cdi::{CONFIG_NAME, CdiStandIn, Controllers, Options, names, types::{CDIConfig, DataVolume, StorageProfile}},
+    cdi::{
+        CONFIG_NAME, CdiStandIn, Controllers, Options, names,
+        types::{CDIConfig, DataVolume, StorageProfile},
+    },
     harness::{self, Cluster, Needs, until, until_gone},
     upstream::{Answer, DISK, HOST, UPSTREAM},
 };
@@ -62,7 +68,8 @@ impl Alone {
     }
 
     async fn until_succeeded(&self, name: &str) -> DataVolume {
-        self.until(name, "Succeeded", |dv| dv.status.as_ref().is_some_and(|status| status.phase == "Succeeded") && bound(dv).0 == "True").await
+        self.until(name, "Succeeded", |dv| dv.status.as_ref().is_some_and(|status| status.phase == "Succeeded") && bound(dv).0 == "True")
+            .await
     }
 
     async fn class_of(&self, claim: &str) -> String {
@@ -117,7 +124,12 @@ async fn config_and_proxy_are_obeyed() {
     alone.class("plain", json!({})).await;
     alone.class("large", json!({})).await;
     let configs: Api<CDIConfig> = Api::all(alone.cluster.admin());
-    let filled = |config: &CDIConfig| config.status.as_ref().is_some_and(|status| status.filesystem_overhead.as_ref().is_some_and(|overhead| overhead.storage_class.len() == 2));
+    let filled = |config: &CDIConfig| {
+        config
+            .status
+            .as_ref()
+            .is_some_and(|status| status.filesystem_overhead.as_ref().is_some_and(|overhead| overhead.storage_class.len() == 2))
+    };
     let config = until(configs.clone(), CONFIG_NAME, "filled", filled).await;
     assert_eq!(config.status.unwrap().filesystem_overhead.unwrap().global.as_deref(), Some("0.06"));
 
@@ -127,7 +139,10 @@ async fn config_and_proxy_are_obeyed() {
         "importProxy": { "HTTPSProxy": proxy.url, "noProxy": "other.example" },
     } });
     configs.patch(CONFIG_NAME, &PatchParams::default(), &Patch::Merge(spec)).await.unwrap();
-    until(configs.clone(), CONFIG_NAME, "the proxy is in force", |config: &CDIConfig| config.status.as_ref().is_some_and(|status| status.import_proxy.is_some())).await;
+    until(configs.clone(), CONFIG_NAME, "the proxy is in force", |config: &CDIConfig| {
+        config.status.as_ref().is_some_and(|status| status.import_proxy.is_some())
+    })
+    .await;
     for (name, class, size) in [("ten", "plain", 18_454_938u64), ("fifty", "large", 25_165_824)] {
         alone
             .import(name, |dv| {
@@ -140,12 +155,18 @@ async fn config_and_proxy_are_obeyed() {
         let asked = claims.get(name).await.unwrap().spec.unwrap().resources.unwrap().requests.unwrap()["storage"].0.clone();
         assert_eq!(asked, size.to_string(), "{name}");
     }
-    assert!(proxy.seen().iter().all(|line| line == "CONNECT spool.example.svc:8443 HTTP/1.1") && !proxy.seen().is_empty(), "{:?}", proxy.seen());
+    assert!(
+        proxy.seen().iter().all(|line| line == "CONNECT spool.example.svc:8443 HTTP/1.1") && !proxy.seen().is_empty(),
+        "{:?}",
+        proxy.seen()
+    );
 
     let seen = proxy.seen().len();
     let spec = json!({ "spec": { "importProxy": { "noProxy": ".svc" } } });
     configs.patch(CONFIG_NAME, &PatchParams::default(), &Patch::Merge(spec)).await.unwrap();
-    let excluded = |config: &CDIConfig| config.status.as_ref().and_then(|status| status.import_proxy.as_ref()).and_then(|proxy| proxy.no_proxy.as_deref()) == Some(".svc");
+    let excluded = |config: &CDIConfig| {
+        config.status.as_ref().and_then(|status| status.import_proxy.as_ref()).and_then(|proxy| proxy.no_proxy.as_deref()) == Some(".svc")
+    };
     until(configs, CONFIG_NAME, "noProxy is in force", excluded).await;
     alone.import("direct", |dv| dv["spec"]["storage"]["storageClassName"] = json!("plain")).await;
     alone.until_succeeded("direct").await;
@@ -173,8 +194,10 @@ async fn a_newer_cdi_checks_sums() {
     alone.class("plain", json!({ names::DEFAULT_CLASS: "true" })).await;
     let crds: Api<CustomResourceDefinition> = Api::all(alone.cluster.admin());
     for (crd, path) in [("datavolumes.cdi.kubevirt.io", ""), ("volumeimportsources.cdi.kubevirt.io", "")] {
-        let at = format!("/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/source/properties/http/properties/checksum{path}");
-        let patch: Patch<()> = Patch::Json(serde_json::from_value(json!([{ "op": "add", "path": at, "value": { "type": "string" } }])).unwrap());
+        let at =
+            format!("/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/source/properties/http/properties/checksum{path}");
+        let patch: Patch<()> =
+            Patch::Json(serde_json::from_value(json!([{ "op": "add", "path": at, "value": { "type": "string" } }])).unwrap());
         crds.patch(crd, &PatchParams::default(), &patch).await.unwrap();
     }
     let sum: String = sha2::Sha256::digest(&**DISK.qcow2).iter().map(|byte| format!("{byte:02x}")).collect();

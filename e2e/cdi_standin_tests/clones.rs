@@ -26,7 +26,12 @@ struct Row {
 const ROWS: [Row; 11] = [
     Row { name: "same", change: |_| {}, strategy: "csi-clone", fallback: None },
     Row { name: "larger", change: |dv| size(dv, "24Mi"), strategy: "csi-clone", fallback: None },
-    Row { name: "no-size", change: |dv| drop(dv["spec"]["storage"].as_object_mut().unwrap().remove("resources")), strategy: "csi-clone", fallback: None },
+    Row {
+        name: "no-size",
+        change: |dv| drop(dv["spec"]["storage"].as_object_mut().unwrap().remove("resources")),
+        strategy: "csi-clone",
+        fallback: None,
+    },
     Row { name: "other-class-same-driver", change: |dv| class(dv, "local"), strategy: "csi-clone", fallback: None },
     Row { name: "other-driver", change: |dv| class(dv, "other"), strategy: "copy", fallback: Some("Provisioners are incompatible") },
     Row {
@@ -56,7 +61,12 @@ const ROWS: [Row; 11] = [
         strategy: "csi-clone",
         fallback: None,
     },
-    Row { name: "preset-copy", change: |dv| dv["metadata"]["annotations"][names::CLONE_TYPE] = json!("copy"), strategy: "copy", fallback: None },
+    Row {
+        name: "preset-copy",
+        change: |dv| dv["metadata"]["annotations"][names::CLONE_TYPE] = json!("copy"),
+        strategy: "copy",
+        fallback: None,
+    },
     Row {
         name: "no-populator",
         change: |dv| dv["metadata"]["annotations"][names::USE_POPULATOR] = json!("false"),
@@ -91,13 +101,19 @@ async fn clones_become_what_cdi_makes_of_them() {
         assert_eq!(annotation(names::CLONE_TYPE), Some(row.strategy), "{}", row.name);
         assert_eq!(annotation(names::CLONE_FALLBACK), row.fallback, "{}", row.name);
         assert!(room.has_disk(row.name).await, "{}", row.name);
-        let dv = harness::until(room.dvs(), row.name, "told on the DataVolume", |dv: &DataVolume| dv.annotations().contains_key(names::CLONE_TYPE)).await;
+        let dv = harness::until(room.dvs(), row.name, "told on the DataVolume", |dv: &DataVolume| {
+            dv.annotations().contains_key(names::CLONE_TYPE)
+        })
+        .await;
         assert_eq!(dv.annotations()[names::CLONE_TYPE], row.strategy, "{}", row.name);
     }
     assert_eq!(room.disk("larger").await.len(), 24 << 20);
     assert!(room.events_about("other-driver").await.contains(&"IncompatibleProvisioners".to_owned()));
     assert!(room.events_about("larger-fixed").await.contains(&"NoVolumeExpansion".to_owned()));
-    until_listed(room.pvcs(), "", "the temporary claims are gone", |claims| !claims.iter().any(|claim| claim.name_any().starts_with("tmp-"))).await;
+    until_listed(room.pvcs(), "", "the temporary claims are gone", |claims| {
+        !claims.iter().any(|claim| claim.name_any().starts_with("tmp-"))
+    })
+    .await;
 }
 
 /// "`storageClassName: \"\"`": no phase, `ErrClaimNotValid`. "clone smaller than source": no phase, no claim, Bound and Ready `CloneValidationFailed`.
@@ -116,7 +132,11 @@ async fn impossible_clones_are_accepted_and_go_nowhere() {
     let status = room.until("smaller", "CloneValidationFailed", |status| of(status, "Bound").1 == "CloneValidationFailed").await;
     assert_eq!(status.phase, "");
     assert_eq!(of(&status, "Ready").1, "CloneValidationFailed");
-    assert!(of(&status, "Bound").2.contains("target resources requests storage size is smaller than the source"), "{:?}", of(&status, "Bound"));
+    assert!(
+        of(&status, "Bound").2.contains("target resources requests storage size is smaller than the source"),
+        "{:?}",
+        of(&status, "Bound")
+    );
     assert_eq!(room.claim_names().await, ["golden"]);
 }
 
@@ -219,7 +239,9 @@ async fn a_golden_deleted_under_its_clones() {
     // Its source pod holds the claim by pvc-protection: it stays Terminating.
     harness::until(room.pvcs(), "golden", "Terminating", |pvc: &PersistentVolumeClaim| pvc.metadata.deletion_timestamp.is_some()).await;
     room.cdi.unscript(&hanging);
-    room.cdi.until_journal(room.ns(), "hanging", |did| did.contains(&What::Note("the source was deleted during the copy: it hangs".into()))).await;
+    room.cdi
+        .until_journal(room.ns(), "hanging", |did| did.contains(&What::Note("the source was deleted during the copy: it hangs".into())))
+        .await;
     assert_eq!(room.dvs().get("hanging").await.unwrap().status.unwrap().phase, "CloneInProgress");
     assert!(room.has_disk("finished").await);
 
@@ -262,7 +284,10 @@ async fn temporaries_carry_the_tenants_marks_into_the_goldens_namespace() {
     assert!(dvs.get("disk").await.unwrap().finalizers().contains(&names::DV_FINALIZER.to_owned()));
     assert_eq!(target.annotations()[names::DATA_SOURCE_NAMESPACE], room.ns());
     room.cdi.unscript(&pattern);
-    harness::until(dvs, "disk", "done and let go", |dv: &DataVolume| dv.status.as_ref().is_some_and(|status| status.phase == "Succeeded") && dv.finalizers().is_empty()).await;
+    harness::until(dvs, "disk", "done and let go", |dv: &DataVolume| {
+        dv.status.as_ref().is_some_and(|status| status.phase == "Succeeded") && dv.finalizers().is_empty()
+    })
+    .await;
     until_gone(room.pvcs(), &name).await;
     until_listed(room.pods(), "", "its pods are gone", <[_]>::is_empty).await;
     assert_eq!(room.disk_in(&tenant, "disk").await, room.disk("golden").await);

@@ -29,12 +29,20 @@ async fn upstream_trouble_never_fails() {
     let cases = [
         ("forbidden", UPSTREAM.put(&path("forbidden"), Answer::Status(403)), "expected status code 200, got 403. Status: 403 Forbidden"),
         ("absent", UPSTREAM.put(&path("absent"), Answer::Status(404)), "expected status code 200, got 404. Status: 404 Not Found"),
-        ("broken", UPSTREAM.put(&path("broken"), Answer::Status(500)), "expected status code 200, got 500. Status: 500 Internal Server Error"),
+        (
+            "broken",
+            UPSTREAM.put(&path("broken"), Answer::Status(500)),
+            "expected status code 200, got 500. Status: 500 Internal Server Error",
+        ),
         ("nowhere", "https://nowhere.invalid/disk".into(), "no such host"),
         ("refused", "http://127.0.0.1:1/disk".into(), "connection refused"),
         ("large", UPSTREAM.put(&path("large"), Answer::File(small.into())), "DataVolume too small to contain image"),
         ("cut", UPSTREAM.put(&path("cut"), Answer::Cut(DISK.qcow2.clone(), 100_000)), "unexpected EOF"),
-        ("short", UPSTREAM.put(&path("short"), Answer::File(b"not found".to_vec().into())), "could not process image header: unexpected EOF"),
+        (
+            "short",
+            UPSTREAM.put(&path("short"), Answer::File(b"not found".to_vec().into())),
+            "could not process image header: unexpected EOF",
+        ),
     ];
     for (name, url, _) in &cases {
         room.apply(&room.import(name, url)).await;
@@ -93,17 +101,47 @@ async fn each_cause_shows_as_cdi_shows_it_and_goes_with_the_cause() {
     // Name, what happens, phase, Running's reason, part of Running's or Bound's message.
     let cases = [
         ("unschedulable", Behaviour::Unschedulable, "ImportScheduled", "Unschedulable", "Importer pod cannot be scheduled"),
-        ("pull", Behaviour::ImagePull { message: text("rpc error: no such image") }, "ImportScheduled", "ImagePullFailed", "failed to pull image: rpc error"),
-        ("pod-quota", Behaviour::PodQuota { message: text("exceeded quota: pods") }, "ImportScheduled", "ErrExceededQuota", "exceeded quota: pods"),
-        ("starting", Behaviour::ErrStartingPod { message: text("violates PodSecurity") }, "ImportScheduled", "ErrStartingPod", "violates PodSecurity"),
-        ("crash", Behaviour::CrashLoop { message: text("writeMatch: distance out of range") }, "ImportInProgress", "Error", "distance out of range"),
+        (
+            "pull",
+            Behaviour::ImagePull { message: text("rpc error: no such image") },
+            "ImportScheduled",
+            "ImagePullFailed",
+            "failed to pull image: rpc error",
+        ),
+        (
+            "pod-quota",
+            Behaviour::PodQuota { message: text("exceeded quota: pods") },
+            "ImportScheduled",
+            "ErrExceededQuota",
+            "exceeded quota: pods",
+        ),
+        (
+            "starting",
+            Behaviour::ErrStartingPod { message: text("violates PodSecurity") },
+            "ImportScheduled",
+            "ErrStartingPod",
+            "violates PodSecurity",
+        ),
+        (
+            "crash",
+            Behaviour::CrashLoop { message: text("writeMatch: distance out of range") },
+            "ImportInProgress",
+            "Error",
+            "distance out of range",
+        ),
         ("bad-ca", Behaviour::BadCa, "ImportInProgress", "Error", "certificate signed by unknown authority"),
         ("refused", Behaviour::Refused, "ImportInProgress", "Error", "connection refused"),
         ("dns", Behaviour::NoSuchHost, "ImportInProgress", "Error", "no such host"),
         ("token", Behaviour::WrongToken, "ImportInProgress", "Error", "got 403"),
         ("claim-quota", Behaviour::ClaimQuota { message: text("exceeded quota: storage") }, "Pending", "", "exceeded quota: storage"),
         ("volume", Behaviour::NoVolume { message: text("not enough free storage") }, "ImportScheduled", "", "not enough free storage"),
-        ("scratch", Behaviour::NoScratch { message: text("no class for scratch") }, "ImportInProgress", "Scratch space required", "no class for scratch"),
+        (
+            "scratch",
+            Behaviour::NoScratch { message: text("no class for scratch") },
+            "ImportInProgress",
+            "Scratch space required",
+            "no class for scratch",
+        ),
         ("idle", Behaviour::NeverConnect, "ImportInProgress", "Pod is running", ""),
     ];
     for (name, behaviour, ..) in &cases {
@@ -159,7 +197,10 @@ async fn a_real_quota_is_named_and_waited_for() {
     room.access().await;
     let quotas: Api<ResourceQuota> = Api::namespaced(room.client.clone(), room.ns());
     room.apply(&json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "none" }, "spec": { "hard": { "persistentvolumeclaims": "0" } } })).await;
-    harness::until(quotas.clone(), "none", "counted", |quota: &ResourceQuota| quota.status.as_ref().is_some_and(|status| status.hard.is_some())).await;
+    harness::until(quotas.clone(), "none", "counted", |quota: &ResourceQuota| {
+        quota.status.as_ref().is_some_and(|status| status.hard.is_some())
+    })
+    .await;
     let url = UPSTREAM.put(&format!("/{}/disk", room.ns()), Answer::File(DISK.qcow2.clone()));
     room.apply(&room.import("golden", &url)).await;
     let status = room.until("golden", "ErrExceededQuota", |status| of(status, "Bound").1 == "ErrExceededQuota").await;
@@ -167,7 +208,10 @@ async fn a_real_quota_is_named_and_waited_for() {
     assert!(of(&status, "Bound").2.contains("exceeded quota: none"), "{:?}", of(&status, "Bound"));
 
     // Room for the target only: the prime claim is refused, with an event on the target.
-    quotas.patch("none", &PatchParams::default(), &Patch::Merge(json!({ "spec": { "hard": { "persistentvolumeclaims": "1" } } }))).await.unwrap();
+    quotas
+        .patch("none", &PatchParams::default(), &Patch::Merge(json!({ "spec": { "hard": { "persistentvolumeclaims": "1" } } })))
+        .await
+        .unwrap();
     harness::until(room.pvcs(), "golden", "there", |_: &PersistentVolumeClaim| true).await;
     harness::eventually("the prime claim is refused", async || {
         let events = room.events_about("golden").await;

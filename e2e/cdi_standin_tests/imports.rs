@@ -1,6 +1,9 @@
 //! Imports that work, and what they leave.
 
-use kube::{Api, ResourceExt, api::{DeleteParams, ListParams, Patch, PatchParams}};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
 use serde_json::json;
 
 use crate::{
@@ -192,7 +195,10 @@ async fn a_claim_held_by_a_finalizer_keeps_its_data() {
     let hold = json!({ "metadata": { "finalizers": ["example.org/hold"] } });
     room.pvcs().patch("golden", &PatchParams::default(), &Patch::Merge(hold)).await.unwrap();
     room.pvcs().delete("golden", &DeleteParams::default()).await.unwrap();
-    harness::until(room.pvcs(), "golden", "Terminating", |pvc: &k8s_openapi::api::core::v1::PersistentVolumeClaim| pvc.metadata.deletion_timestamp.is_some()).await;
+    harness::until(room.pvcs(), "golden", "Terminating", |pvc: &k8s_openapi::api::core::v1::PersistentVolumeClaim| {
+        pvc.metadata.deletion_timestamp.is_some()
+    })
+    .await;
     room.apply(&room.clone_of("disk", "golden")).await;
     room.until("disk", "it waits", |status| status.phase == "CSICloneInProgress").await;
     assert_eq!(room.dvs().get("golden").await.unwrap().status.unwrap().phase, "Succeeded");

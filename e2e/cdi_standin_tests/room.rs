@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 
 use crate::{
     CLUSTER,
-    cdi::{self, CdiStandIn, Options, types::{DataVolume, DataVolumeStatus}},
+    cdi::{
+        self, CdiStandIn, Options,
+        types::{DataVolume, DataVolumeStatus},
+    },
     harness::{self, Cluster, Needs, TestNamespace},
     upstream::{Answer, DISK, HOST, TOKEN, UPSTREAM},
 };
@@ -109,9 +112,13 @@ impl Room {
 
     /// The CA and the header Secret of the upstream, under `access`.
     pub async fn access(&self) {
-        self.apply(&json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "access" }, "data": { "ca.crt": UPSTREAM.ca } })).await;
+        self.apply(
+            &json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "access" }, "data": { "ca.crt": UPSTREAM.ca } }),
+        )
+        .await;
         let header = format!("Authorization: {TOKEN}");
-        self.apply(&json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "access" }, "stringData": { "header": header } })).await;
+        self.apply(&json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "access" }, "stringData": { "header": header } }))
+            .await;
     }
 
     /// A DataVolume that imports `url` into 16 MiB of Block on `replicated`.

@@ -1,11 +1,8 @@
 //! Commands for people and scripts: a table for the one, JSON for the other, documented exit codes for both.
 
 mod exit;
-<<<<<<< HEAD
-mod reasons_doc;
-=======
 mod plan;
->>>>>>> plan
+mod reasons_doc;
 mod schematic;
 mod status;
 mod table;
