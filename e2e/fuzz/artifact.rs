@@ -50,7 +50,8 @@ fn main() -> ExitCode {
     while began.elapsed() < Duration::from_secs(seconds) {
         STARTED.store(began.elapsed().as_secs() + 1, Ordering::Relaxed);
         let (name, bytes) = &seeds[random.below(seeds.len())];
-        let bytes = pack(&mut random, mutate(&mut random, bytes));
+        let mutated = mutate(&mut random, bytes);
+        let bytes = pack(&mut random, mutated);
         fs::write(&case, &bytes).expect("write");
         let step = 1 + random.below(70_000);
         match catch_unwind(AssertUnwindSafe(|| take(&lab, &bytes, step, &limits))) {

@@ -33,6 +33,7 @@ static SPAWNER: LazyLock<mpsc::Sender<Job>> = LazyLock::new(|| {
     send
 });
 
+#[allow(clippy::zombie_processes, reason = "the watchdog outlives this process on purpose")]
 static WATCHDOG_PIPE: LazyLock<Mutex<ChildStdin>> = LazyLock::new(|| {
     let mut shell = Command::new("sh")
         .args(["-c", WATCHDOG])

@@ -1,4 +1,5 @@
 //! Real disk images, made on the spot by the tools a hoster would use.
+#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::{
     io::{Seek as _, SeekFrom, Write as _},

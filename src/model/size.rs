@@ -131,7 +131,11 @@ mod tests {
         let size: DiskSize = text.parse().expect(text);
         assert_eq!(size.bytes(), bytes);
         // 500M is no whole number of KiB: the shown form is then the bytes themselves.
-        if size.bytes() % 1024 == 0 { assert_eq!(size.to_string(), shown) } else { assert_eq!(size.to_string(), bytes.to_string()) }
+        if size.bytes().is_multiple_of(1024) {
+            assert_eq!(size.to_string(), shown)
+        } else {
+            assert_eq!(size.to_string(), bytes.to_string())
+        }
     }
 
     #[rstest]

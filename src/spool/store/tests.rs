@@ -185,7 +185,7 @@ async fn a_download_that_was_cut_is_kept_where_it_can_go_on_and_only_there() {
         let store = open(&root, 10);
         let draft = begin(&store, n).await;
         draft.reserve(MIB).expect("reserve");
-        draft.start(sidecar(resumable)).and_then(|mut data| Ok(data.write_all(b"half").expect("write"))).expect("start");
+        draft.start(sidecar(resumable)).expect("start").write_all(b"half").expect("write");
         drop(draft.output().expect("output"));
         drop(draft);
         assert_eq!(store.usage().partials, usize::from(resumable));
