@@ -362,7 +362,8 @@ async fn host_assisted(ctx: &Ctx, run: &Run, target: &PersistentVolumeClaim, sou
     stuck(ctx, run).await;
     if let Some((key, uid)) = &from.claim {
         // Seen: a host-assisted copy whose source is deleted under it hangs in CloneInProgress.
-        let there = ctx.claim(key, uid).is_some_and(|claim| claim.metadata.deletion_timestamp.is_none());
+        let live = ctx.api.get::<PersistentVolumeClaim>(key).await?;
+        let there = live.is_some_and(|claim| claim.uid().as_ref() == Some(uid) && claim.metadata.deletion_timestamp.is_none());
         if !there {
             ctx.journal.note(&run.key, "the source was deleted during the copy: it hangs");
             return std::future::pending().await;

@@ -156,12 +156,22 @@ impl CdiStandIn {
         self.journal_of(namespace, name).into_iter().filter_map(request).collect()
     }
 
-    /// Waits until the journal of one DataVolume meets a condition. Give it a deadline of your own.
+    /// Waits until the journal of one DataVolume meets a condition.
+    ///
+    /// # Panics
+    /// When it has not after a minute and a half, with the journal.
     pub async fn until_journal(&self, namespace: &str, name: &str, mut holds: impl FnMut(&[What]) -> bool) {
         let mut changed = self.ctx.journal.watch();
-        while !holds(&self.journal_of(namespace, name)) {
-            // The sender lives as long as `self`.
-            let _ = changed.changed().await;
+        let waits = async {
+            while !holds(&self.journal_of(namespace, name)) {
+                // The sender lives as long as `self`.
+                let _ = changed.changed().await;
+            }
+        };
+        if tokio::time::timeout(std::time::Duration::from_secs(90), waits).await.is_err() {
+            let key = Key::new(namespace, name);
+            let did: Vec<_> = self.journal().iter().filter(|entry| entry.key == key).map(ToString::to_string).collect();
+            panic!("the stand-in for CDI did not do it for {key}; it did:\n{}", did.join("\n"));
         }
     }
 
@@ -235,6 +245,8 @@ impl CdiStandIn {
 
     /// Stops and takes the webhooks away, so that the API server does not wait for them.
     pub async fn stop(mut self) {
+        // First, so that what was paused is not done after all.
+        self.ctx.stop.cancel();
         if let Some(webhook) = self.webhook.take() {
             self.resume();
             self.apart(|ctx| async move { webhook.unregister(&ctx).await }).await;

@@ -31,8 +31,15 @@ struct Alone {
 }
 
 async fn alone(change: impl FnOnce(&mut Options)) -> Option<Alone> {
+    alone_on(cluster().await?, change).await
+}
+
+async fn cluster() -> Option<Cluster> {
     crate::CLUSTER.on(Needs::Scripted).await?;
-    let cluster = Cluster::start(harness::Options::default().foreign_crds(harness::Flavor::chosen())).await;
+    Some(Cluster::start(harness::Options::default().foreign_crds(harness::Flavor::chosen())).await)
+}
+
+async fn alone_on(cluster: Cluster, change: impl FnOnce(&mut Options)) -> Option<Alone> {
     let dir = harness::scratch_dir("cdi");
     let mut options = Options::new(dir.path()).dial(HOST, UPSTREAM.address);
     options.controllers = Controllers::StandIn;
@@ -190,28 +197,27 @@ async fn config_and_proxy_are_obeyed() {
 /// CDI v1.65 knows `http.checksum`: a match imports, a mismatch is `Failed` for good.
 #[tokio::test]
 async fn a_newer_cdi_checks_sums() {
-    let Some(alone) = alone(|_| {}).await else { return };
-    alone.class("plain", json!({ names::DEFAULT_CLASS: "true" })).await;
-    let crds: Api<CustomResourceDefinition> = Api::all(alone.cluster.admin());
-    for (crd, path) in [("datavolumes.cdi.kubevirt.io", ""), ("volumeimportsources.cdi.kubevirt.io", "")] {
-        let at =
-            format!("/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/source/properties/http/properties/checksum{path}");
+    let Some(cluster) = cluster().await else { return };
+    let crds: Api<CustomResourceDefinition> = Api::all(cluster.admin());
+    for crd in ["datavolumes.cdi.kubevirt.io", "volumeimportsources.cdi.kubevirt.io"] {
+        let at = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/source/properties/http/properties/checksum";
         let patch: Patch<()> =
             Patch::Json(serde_json::from_value(json!([{ "op": "add", "path": at, "value": { "type": "string" } }])).unwrap());
         crds.patch(crd, &PatchParams::default(), &patch).await.unwrap();
     }
-    let sum: String = sha2::Sha256::digest(&**DISK.qcow2).iter().map(|byte| format!("{byte:02x}")).collect();
-    // The API server takes a moment to serve the new schema.
-    harness::eventually("the checksum is kept", async || {
-        let name = format!("probe-{}", harness::unique());
+    // The API server takes a moment to serve the new schema, and keeps the old one on watches that run: the stand-in starts after.
+    harness::eventually("the checksum is known", async || {
         let dv = json!({
-            "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": { "name": name },
+            "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": { "name": "probe" },
             "spec": { "source": { "http": { "url": "https://example.org", "checksum": "sha256:00" } }, "storage": { "resources": { "requests": { "storage": "16Mi" } } } },
         });
-        let client = alone.cluster.admin();
-        alone.cluster.try_apply(&client, "default", &dv.to_string()).await.map(drop).map_err(|error| error.to_string())
+        let client = cluster.admin();
+        cluster.try_apply(&client, "default", &dv.to_string()).await.map(drop).map_err(|error| error.to_string())
     })
     .await;
+    let Some(alone) = alone_on(cluster, |_| {}).await else { return };
+    alone.class("plain", json!({ names::DEFAULT_CLASS: "true" })).await;
+    let sum: String = sha2::Sha256::digest(&**DISK.qcow2).iter().map(|byte| format!("{byte:02x}")).collect();
     alone.import("right", |dv| dv["spec"]["source"]["http"]["checksum"] = json!(format!("sha256:{sum}"))).await;
     alone.import("wrong", |dv| dv["spec"]["source"]["http"]["checksum"] = json!(format!("sha256:{}", "0".repeat(64)))).await;
     alone.until_succeeded("right").await;
