@@ -28,6 +28,7 @@ use super::{
 type Said = Option<(String, String, String)>;
 
 /// What a DataVolume is filled from.
+#[allow(clippy::large_enum_variant, reason = "one at a time")]
 enum Work {
     Import(Source),
     Clone(CloneOf),
@@ -394,7 +395,7 @@ fn clone_size(ctx: &Ctx, dv: &DataVolume, source: &CloneOf, spec: &mut Persisten
         );
         return Err(Synced::saying("", "CloneValidationFailed", message));
     }
-    if dv.spec.pvc.is_some() || (asked.is_some() && !(is_block(spec) && !block)) {
+    if dv.spec.pvc.is_some() || (asked.is_some() && (block || !is_block(spec))) {
         return Ok(false);
     }
     let not_yet = || Synced { said: Some(("CloneScheduled".into(), String::new(), String::new())), again: Some(ctx.opts.clone_requeue) };
