@@ -48,7 +48,7 @@ fn proxies_come_from_the_environment() {
     command.env("http_proxy", nobody());
     let answer = desk.run(command, &["-f", arg(&list)], None);
     assert_eq!(answer.code, Some(2));
-    assert!(answer.stdout.contains("Unknown: Unavailable") && answer.stdout.contains("proxy 127.0.0.1"), "{}", answer.stdout);
+    assert!(answer.stdout.contains("Unknown: Unavailable") && answer.stdout.contains("The proxy http://127.0.0.1"), "{}", answer.stdout);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

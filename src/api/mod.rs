@@ -2,6 +2,7 @@
 
 mod conditions;
 mod crd;
+mod limits;
 mod parse;
 mod spec;
 mod status;

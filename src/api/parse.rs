@@ -66,6 +66,7 @@ pub fn parse_image(object: &GoldenImage) -> Result<Image, FieldErrors> {
     let source = parse_source(&spec.source, &mut errors);
     let digest = errors.parse("spec.digest", spec.digest.as_deref());
     let targets = parse_targets(spec, &mut errors);
+    super::limits::check(spec, &mut errors);
     let operating_system = source.as_ref().map(|source| operating_system(spec, source));
     let image = (|| {
         let (source, operating_system) = (source?, operating_system?);

@@ -71,17 +71,19 @@ fn story(row: &Row) -> String {
 
 fn summary(report: &Report) -> String {
     let totals = &report.totals;
-    let at_least = |complete: bool| if complete { "" } else { "at least " };
+    let sum = |bytes: u64, complete: bool| match (bytes, complete) {
+        (0, false) => "unknown".to_owned(),
+        (bytes, false) => format!("at least {}", rounded(bytes)),
+        (bytes, true) => rounded(bytes),
+    };
     let plural = |count: usize, one: &str| if count == 1 { format!("{count} {one}") } else { format!("{count} {one}s") };
     format!(
-        "{}: {} refused, {} unknown. To fetch: {}{}. To store: {}{} in {}.",
+        "{}: {} refused, {} unknown. To fetch: {}. To store: {} in {}.",
         plural(totals.images, "image"),
         totals.refused,
         totals.unknown,
-        at_least(totals.download_is_complete),
-        rounded(totals.download_bytes),
-        at_least(totals.store_is_complete),
-        rounded(totals.store_bytes),
+        sum(totals.download_bytes, totals.download_is_complete),
+        sum(totals.store_bytes, totals.store_is_complete),
         plural(totals.goldens, "golden"),
     )
 }
