@@ -106,12 +106,17 @@ fn arg(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
+/// A disk of 96 MiB as qcow2 and as raw.xz, made once for all tests.
+static DISKS: std::sync::LazyLock<[Vec<u8>; 2]> = std::sync::LazyLock::new(|| {
+    let dir = tempfile::tempdir().expect("directory");
+    let raw = images::raw_disk(dir.path(), "disk", 96 * MIB, 6, 11);
+    [images::qcow2(&raw), images::raw_xz(&raw)].map(|path| fs::read(path).expect("disk"))
+});
+
 /// A real nginx with real images: `noble.qcow2`, `disk.raw.xz`, and what is none.
 struct Shop {
     nginx: Nginx,
     authority: Authority,
-    _disks: tempfile::TempDir,
-    raw: PathBuf,
 }
 
 impl Shop {
@@ -120,15 +125,13 @@ impl Shop {
         // Under /slow/ no ranges are known and a mebibyte takes two seconds.
         let slow = "location /slow/ { max_ranges 0; limit_rate 512k; } location /busy/ { return 503; }";
         let nginx = Nginx::start(&authority, &["localhost", "127.0.0.1"], slow);
-        let disks = tempfile::tempdir().expect("directory");
-        let raw = images::raw_disk(disks.path(), "disk", 96 * MIB, 6, 11);
-        let (qcow2, xz) = (images::qcow2(&raw), images::raw_xz(&raw));
-        let bytes = fs::read(&qcow2).expect("qcow2");
-        nginx.put("noble.qcow2", &bytes);
-        nginx.put("cut.qcow2", &bytes[..40]);
-        nginx.put("disk.raw.xz", &fs::read(&xz).expect("xz"));
+        let [qcow2, xz] = &*DISKS;
+        nginx.put("noble.qcow2", qcow2);
+        nginx.put("slow/noble.qcow2", qcow2);
+        nginx.put("cut.qcow2", &qcow2[..40]);
+        nginx.put("disk.raw.xz", xz);
         nginx.put("page.qcow2", b"<!DOCTYPE html><html><head><title>Sign in</title></head><body>Please sign in</body></html>");
-        Self { nginx, authority, _disks: disks, raw }
+        Self { nginx, authority }
     }
 
     fn url(&self, path: &str) -> String {

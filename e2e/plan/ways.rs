@@ -1,7 +1,5 @@
 //! How upstreams are reached: certificates, mirrors, proxies, names; and what a person sees meanwhile.
 
-use std::fs;
-
 use serde_json::json;
 
 use crate::{BINARY, Desk, Shop, arg, nobody};
@@ -68,9 +66,7 @@ async fn names_can_be_asked_of_another_server() {
 #[test]
 fn progress_is_shown_on_a_terminal() {
     let (shop, desk) = (Shop::open(), Desk::new());
-    fs::create_dir(shop.nginx.files().join("slow")).expect("directory");
-    fs::copy(&shop.raw, shop.nginx.files().join("slow/disk.raw")).expect("copied");
-    let list = desk.file("values.yaml", &format!("images:\n- {{name: watched, url: '{}'}}\n", shop.url("slow/disk.raw")));
+    let list = desk.file("values.yaml", &format!("images:\n- {{name: watched, url: '{}'}}\n", shop.url("slow/noble.qcow2")));
     let mut command = desk.command("/usr/bin/script");
     let line = format!("{BINARY} plan -f {} --egress-allow-loopback", list.display());
     let output = command.env("TERM", "xterm").args(["--quiet", "--return", "--command", &line, "/dev/null"]).output().expect("script");

@@ -4,12 +4,14 @@ mod conditions;
 mod crd;
 mod limits;
 mod parse;
+mod read;
 mod spec;
 mod status;
 
 pub use conditions::{ConditionSet, ConditionType, find_condition, is_true};
 pub use crd::{crd, crd_yaml};
 pub use parse::{FieldError, FieldErrors, parse_image};
+pub use read::{add_untold, read_spec};
 pub use spec::{
     ConfigMapKeyReference, GoldenImage, GoldenImageSpec, HttpSource, OperatingSystem, SourceSpec, StorageSpec, TalosFactorySource,
     TargetSpec,

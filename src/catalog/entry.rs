@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::{
-    api::{FieldError, FieldErrors, GoldenImage, GoldenImageSpec, parse_image},
+    api::{FieldError, FieldErrors, GoldenImage, GoldenImageSpec, add_untold, parse_image, read_spec},
     model::{Image, ImageName},
 };
 
@@ -121,7 +121,9 @@ fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry,
     for key in entry.keys().filter(|key| !known(key)) {
         errors.push(FieldError { field: key.clone(), message: unknown_key(key) });
     }
+    let before = errors.len();
     let source = source_of(entry, defaults, &mut errors);
+    let source_is_told = errors.len() > before;
     let mut spec = Map::new();
     spec.insert("source".into(), source);
     for key in SPEC_KEYS {
@@ -129,6 +131,7 @@ fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry,
             spec.insert(key.into(), value.clone());
         }
     }
+    let mut os_key = "operatingSystem";
     if let Some(os) = entry.get("os").filter(|os| !os.is_null()) {
         if entry.contains_key("operatingSystem") {
             errors.push(FieldError {
@@ -136,22 +139,30 @@ fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry,
                 message: "is the former spelling of `operatingSystem`: write only one of them".into(),
             });
         }
+        os_key = "os";
         spec.insert("operatingSystem".into(), os.clone());
     }
-    quoted_version(spec.get("operatingSystem"), &mut errors);
+    quoted_version(os_key, spec.get_mut("operatingSystem"), &mut errors);
     if let Some(storage) = storage_of(entry, defaults, &mut errors) {
         spec.insert("storage".into(), storage);
     }
-    if !errors.is_empty() {
-        return Err(fail(errors));
-    }
 
-    let spec: GoldenImageSpec = serde_path_to_error::deserialize(Value::Object(spec)).map_err(|error| {
-        let field = FieldError { field: format!("spec.{}", error.path()), message: error.inner().to_string() };
-        fail(vec![in_terms_of_entry(field)])
-    })?;
+    // What is wrong with the entry's form hides nothing of what is wrong with its values.
+    let (spec, mut wrong) = read_spec(spec);
+    if source_is_told {
+        wrong.retain(|error| !error.field.starts_with("spec.source"));
+        wrong.push(FieldError { field: "spec.source".into(), message: String::new() });
+    }
     let mut object = GoldenImage::new(given_name.as_deref().unwrap_or("unnamed"), spec);
-    let mut image = parse_image(&object).map_err(|FieldErrors(found)| fail(found.into_iter().map(in_terms_of_entry).collect()))?;
+    let image = parse_image(&object);
+    if let Err(FieldErrors(found)) = &image {
+        add_untold(&mut wrong, found.clone());
+    }
+    errors.extend(wrong.into_iter().filter(|error| !error.message.is_empty()).map(in_terms_of_entry));
+    let mut image = match image {
+        Ok(image) if errors.is_empty() => image,
+        _ => return Err(fail(errors)),
+    };
     if given_name.is_none() {
         let name = derived_name(&image).ok_or_else(|| {
             fail(vec![FieldError {
@@ -210,7 +221,7 @@ fn source_of(entry: &Map<String, Value>, defaults: &Defaults, errors: &mut Vec<F
             talos.insert(key.into(), value.clone());
         }
     }
-    if !talos.contains_key("version") {
+    if !kinds.is_empty() && !talos.contains_key("version") {
         errors.push(FieldError { field: "version".into(), message: "must be given, such as `v1.13.6`".into() });
     }
     if let Some(url) = text_of(entry.get("imageFactoryURL")).filter(|url| !url.is_empty()).or_else(|| defaults.factory_url.clone()) {
@@ -265,10 +276,12 @@ fn storage_of(entry: &Map<String, Value>, defaults: &Defaults, errors: &mut Vec<
 }
 
 /// YAML reads a bare `24.10` as the number 24.1: a version must be quoted.
-fn quoted_version(os: Option<&Value>, errors: &mut Vec<FieldError>) {
-    if os.and_then(|os| os.get("version")).is_some_and(Value::is_number) {
+fn quoted_version(key: &str, os: Option<&mut Value>, errors: &mut Vec<FieldError>) {
+    let Some(os) = os.and_then(Value::as_object_mut) else { return };
+    if os.get("version").is_some_and(Value::is_number) {
+        os.remove("version");
         errors.push(FieldError {
-            field: "os.version".into(),
+            field: format!("{key}.version"),
             message: "must be quoted: YAML reads it as a number and drops trailing zeros".into(),
         });
     }
@@ -324,6 +337,18 @@ mod tests {
         assert_eq!(list.entries.iter().filter(|entry| entry.is_ok()).count(), 1);
         let error = list.entries[0].as_ref().expect_err("bad").to_string();
         assert!(error.contains("images[0] (A)") && error.contains("`name`") && error.contains("`url`"), "{error}");
+    }
+
+    #[test]
+    fn everything_that_is_wrong_with_an_entry_is_told_at_once() {
+        let entry = "{name: A, url: nonsense, platform: metal, os: {version: 24.10, name: 5}, digest: 7, storage: -1Gi, colour: red}";
+        let list = read_list(&format!("images:\n- {entry}\n- {{name: B, digest: x, usages: []}}\n")).expect("list");
+        let fields = |index: usize| {
+            let errors = &list.entries[index].as_ref().expect_err("bad").errors.0;
+            errors.iter().map(|error| error.field.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(fields(0), ["colour", "platform", "os.version", "digest", "operatingSystem.name", "name", "url", "storage"]);
+        assert_eq!(fields(1), ["url", "name", "digest", "usages"]);
     }
 
     #[rstest]

@@ -1,10 +1,10 @@
 //! From files to the images they ask for: a values file with `images[]`, or GoldenImage manifests.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::lines::{Kind, Node, documents};
 use crate::{
-    api::{FieldError, FieldErrors, GoldenImage, parse_image},
+    api::{FieldError, FieldErrors, GoldenImage, add_untold, parse_image, read_spec},
     catalog::read_list,
     model::Image,
 };
@@ -137,35 +137,32 @@ const API_VERSION: &str = "cozystack.io/v1alpha1";
 
 fn parse_manifest(value: &Value) -> Result<Image, FieldErrors> {
     let mut errors = Vec::new();
-    let mut wrong = |field: String, message: String| errors.push(FieldError { field, message });
+    let mut wrong = |field: &str, message: &str| errors.push(FieldError { field: field.to_owned(), message: message.to_owned() });
     if value.get("apiVersion").and_then(Value::as_str) != Some(API_VERSION) {
-        wrong("apiVersion".to_owned(), format!("must be `{API_VERSION}`"));
+        wrong("apiVersion", &format!("must be `{API_VERSION}`"));
     }
-    let object: GoldenImage = match serde_path_to_error::deserialize(value) {
-        Ok(object) => object,
-        Err(error) => {
-            wrong(error.path().to_string(), error.inner().to_string());
-            return Err(FieldErrors(errors));
-        }
-    };
-    for key in value.as_object().into_iter().flat_map(serde_json::Map::keys) {
+    for key in value.as_object().into_iter().flat_map(Map::keys) {
         if !["apiVersion", "kind", "metadata", "spec", "status"].contains(&key.as_str()) {
-            wrong(key.clone(), UNKNOWN.to_owned());
+            wrong(key, UNKNOWN);
         }
     }
+    let Some(given) = value.get("spec").and_then(Value::as_object) else {
+        wrong("spec", "must be a map of fields");
+        return Err(FieldErrors(errors));
+    };
+    let (spec, mistyped) = read_spec(given.clone());
+    errors.extend(mistyped);
     // The API server drops a field it does not know: what reading and writing loses is one.
-    if let (Some(given), Ok(kept)) = (value.get("spec"), serde_json::to_value(&object.spec)) {
-        let mut lost = Vec::new();
-        lost_fields("spec", given, &kept, &mut lost);
-        for field in lost {
-            wrong(field, UNKNOWN.to_owned());
-        }
-    }
-    match parse_image(&object) {
+    let mut lost = Vec::new();
+    let kept = serde_json::to_value(&spec).unwrap_or_default();
+    lost_fields("spec", &Value::Object(given.clone()), &kept, &mut lost);
+    add_untold(&mut errors, lost.into_iter().map(|field| FieldError { field, message: UNKNOWN.to_owned() }).collect());
+    let name = value.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Value::as_str);
+    match parse_image(&GoldenImage::new(name.unwrap_or_default(), spec)) {
         Ok(image) if errors.is_empty() => Ok(image),
         Ok(_) => Err(FieldErrors(errors)),
         Err(FieldErrors(found)) => {
-            errors.extend(found);
+            add_untold(&mut errors, found);
             Err(FieldErrors(errors))
         }
     }
@@ -218,10 +215,17 @@ mod tests {
     #[test]
     fn every_error_of_a_manifest_has_its_line() {
         let text = "apiVersion: cozystack.io/v1alpha1\nkind: GoldenImage\nmetadata: {name: a}\nspec:\n  source:\n    http: {url: nonsense}\n  sizes: 5\n  storage:\n    targets:\n    - size: 0\n---\napiVersion: v1\nkind: Secret\n---\napiVersion: cozystack.io/v1\nkind: GoldenImage\nmetadata:\n  name: b\nspec:\n  source:\n    http:\n      url: https://e.example/a\n      rul: x\n  description: null\nextra: 1\n";
-        // A size that is no text is as far as the first goes.
-        assert_eq!(wrong(text), ["10 spec.storage.targets[0].size", "15 apiVersion", "25 extra", "23 spec.source.http.rul"]);
-        let text = text.replace("size: 0", "size: '0'");
-        assert_eq!(wrong(&text)[..3], ["7 spec.sizes", "6 spec.source.http.url", "10 spec.storage.targets[0].size"]);
+        assert_eq!(
+            wrong(text),
+            [
+                "10 spec.storage.targets[0].size",
+                "7 spec.sizes",
+                "6 spec.source.http.url",
+                "15 apiVersion",
+                "25 extra",
+                "23 spec.source.http.rul"
+            ]
+        );
     }
 
     #[test]

@@ -220,6 +220,7 @@ fn row(candidate: &Candidate, peek: &Peek, id: Option<&SchematicId>, duplicate: 
         Ok(image) => image,
         Err(errors) => {
             row.problems = errors.0.iter().map(|error| field_problem(candidate, error.field.clone(), error.message.clone())).collect();
+            row.problems.sort_by_key(|problem| problem.line);
             return row;
         }
     };

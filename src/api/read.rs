@@ -1,0 +1,56 @@
+//! Reading a spec of which parts are not even of the right type, so that the rest is judged all the same.
+
+use serde_json::{Map, Value, json};
+
+use super::{FieldError, GoldenImageSpec};
+
+/// Reads a spec. A top-level field with something of another type in it is told, by the path of that, and left out.
+pub fn read_spec(mut spec: Map<String, Value>) -> (GoldenImageSpec, Vec<FieldError>) {
+    let mut errors = Vec::new();
+    // Whoever parses the spec says that it has no source.
+    spec.entry("source").or_insert_with(|| json!({}));
+    loop {
+        let error = match serde_path_to_error::deserialize(Value::Object(spec.clone())) {
+            Ok(spec) => return (spec, errors),
+            Err(error) => error,
+        };
+        let path = error.path().to_string();
+        errors.push(FieldError { field: format!("spec.{path}"), message: error.inner().to_string() });
+        let key = path.split(['.', '[']).next().unwrap_or_default();
+        let left = spec.remove(key);
+        let is_source = key == "source" && left.as_ref() != Some(&json!({}));
+        if is_source {
+            spec.insert("source".to_owned(), json!({}));
+        } else if left.is_none() {
+            return (GoldenImageSpec::default(), errors);
+        }
+    }
+}
+
+/// Adds what was found later to what was told already, without errors about what surrounds a field that was told.
+pub fn add_untold(told: &mut Vec<FieldError>, found: Vec<FieldError>) {
+    let known: Vec<_> = told.iter().map(|error| error.field.clone()).collect();
+    told.extend(found.into_iter().filter(|error| !known.iter().any(|field| field.starts_with(&error.field))));
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::read_spec;
+
+    #[rstest]
+    #[case(json!({ "source": { "http": { "url": "a" } } }), &[])]
+    #[case(json!({}), &[])]
+    #[case(json!({ "source": 5, "digest": 5, "usages": ["Worker", "Nobody"] }), &["spec.digest", "spec.source", "spec.usages[1]"])]
+    #[case(json!({ "source": { "http": { "url": 5 } }, "storage": { "targets": [{}, { "size": 1 }] } }), &["spec.source.http.url", "spec.storage.targets[1].size"])]
+    #[case(json!({ "source": { "http": {} } }), &["spec.source.http"])]
+    fn every_field_of_another_type_is_told(#[case] spec: Value, #[case] fields: &[&str]) {
+        let (read, errors) = read_spec(spec.as_object().expect("map").clone());
+        let mut found: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
+        found.sort_unstable();
+        assert_eq!(found, fields);
+        assert_eq!(read.digest, None);
+    }
+}
