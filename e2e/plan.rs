@@ -3,7 +3,6 @@
 //! Runs anywhere: no cluster, loopback only. The one stand-in is a scripted Talos Image Factory.
 
 #[path = "stage/images.rs"]
-#[allow(dead_code, reason = "each test binary uses its part")]
 mod images;
 #[path = "upstream/mod.rs"]
 mod upstream;
