@@ -37,7 +37,7 @@ test: tools
 	@e2e/tools/test.sh $(TESTS)
 
 demo: tools
-	@cargo test --quiet --test demo
+	@echo "compiling, some minutes the first time"; cargo test --quiet --test demo
 
 lint: tools
 	@e2e/tools/lint.sh

@@ -177,6 +177,10 @@ async fn targets_are_frozen_once_a_golden_is_on_record() {
             assert!(refused.contains("(R4)"), "{refused}");
         }
     }
+    // A further target without a golden may still be corrected or taken away.
+    let further = with(json!([{ "size": "6Gi" }, { "storageClassName": "lokal" }]));
+    replace(cluster, &name, &further).await.expect("added");
+    replace(cluster, &name, &with(json!([{ "size": "6Gi" }]))).await.expect("taken away");
     let dropped = replace(cluster, &name, &http(json!({}))).await.expect_err("storage dropped");
     assert!(dropped.contains("(R4)"), "{dropped}");
 }

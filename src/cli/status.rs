@@ -22,7 +22,7 @@ pub(super) async fn run(arguments: StatusArguments) -> Result<Exit, Failure> {
         kube::Error::Api(status) if status.code == 404 => {
             Failure::new("the cluster has no GoldenImages: install the chart kubernetes-worker-image first, or check the name")
         }
-        other => Failure::new(format!("cannot list GoldenImages: {other}")),
+        other => Failure::new(format!("cannot list GoldenImages: {}", crate::run::api_error(&other))),
     };
     let mut images = match &arguments.name {
         Some(name) => vec![api.get(name).await.map_err(asked)?],

@@ -118,6 +118,8 @@ impl Term {
                         () = stop.cancelled() => return,
                         name = this.shared.queue.next() => name,
                     };
+                    // Given back however this ends: dropped at the end of the term too.
+                    let _done = GiveBack { queue: &this.shared.queue, name: &name };
                     // A reconcile that is cut off by the end of the term is as one that was killed: the next one goes on.
                     let work = std::panic::AssertUnwindSafe(this.reconcile(&name)).catch_unwind();
                     tokio::select! {
@@ -128,7 +130,6 @@ impl Term {
                             this.shared.queue.add_at(name.clone(), tokio::time::Instant::now() + Duration::from_secs(60));
                         },
                     }
-                    this.shared.queue.done(&name);
                 }
             }
         });
@@ -155,7 +156,10 @@ impl Term {
         let began = Instant::now();
         let Some(shown) = self.shared.cluster.images.get("", name) else { return self.forget(name) };
         let Some(uid) = shown.uid() else { return };
-        self.names.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), uid.clone());
+        let former = self.names.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), uid.clone());
+        if let Some(former) = former.filter(|former| *former != uid) {
+            self.forget_uid(&former);
+        }
         let object = self.memory.with(&uid, |image| image.newest(&shown));
         let outcome = tokio::time::timeout(Duration::from_secs(60), self.step(&object, &uid)).await;
         let outcome = outcome.unwrap_or(Err(ActError::Slow));
@@ -184,14 +188,31 @@ impl Term {
 
     fn forget(&self, name: &str) {
         let Some(uid) = self.names.lock().unwrap_or_else(PoisonError::into_inner).remove(name) else { return };
-        self.jobs.forget(&uid);
-        self.memory.forget(&uid);
-        let mut pacers = self.pacers();
-        pacers.fetch.forget(&uid);
-        pacers.import.forget(&uid);
-        drop(pacers);
+        self.forget_uid(&uid);
         self.shared.metrics.forget_image(name);
+        // Whoever was refused as a duplicate of it may go on.
+        for image in self.shared.cluster.images.all() {
+            let refused = image
+                .status
+                .as_ref()
+                .and_then(|status| crate::api::find_condition(&status.conditions, crate::api::ConditionType::Accepted));
+            if refused.is_some_and(|condition| condition.reason == Reason::DuplicateIdentity.as_str()) {
+                self.shared.queue.add(image.name_any());
+            }
+        }
         self.wake_waiting();
+    }
+
+    /// Forgets an object: its job ends, its turns are free, and its importers are turned away.
+    fn forget_uid(&self, uid: &str) {
+        self.jobs.forget(uid);
+        for grant in self.memory.grants(uid) {
+            self.registry.revoke(&grant);
+        }
+        self.memory.forget(uid);
+        let mut pacers = self.pacers();
+        pacers.fetch.forget(uid);
+        pacers.import.forget(uid);
     }
 
     /// Observe, decide, act. Gives whether anything was done.
@@ -199,7 +220,7 @@ impl Term {
         let now = Timestamp::now();
         let created = object.creation_timestamp().map_or(now, |at| at.0);
         let mut observed = self.observe(object, uid, now).await;
-        let running = observed.targets.iter().filter(|target| is_importing(target)).count();
+        let running = observed.targets.iter().filter(|target| is_importing(target, &observed.status)).count();
         let fetching = matches!(observed.fetch, FetchView::Running { .. });
         let mut decision = decide(&observed, &self.shared.settings, now);
         // Turns are asked for with what was wanted without one; with the turn the decision is made again.
@@ -254,8 +275,12 @@ impl Term {
                 targets.push(target);
             }
         }
+        // A digest given later, or by a re-created image, is held against what the spool has (R9).
+        let digest = parsed.as_ref().ok().and_then(|image| image.digest);
         let spooled = match &identity {
-            Some(identity) => self.spooled(identity).await,
+            Some(identity) => {
+                self.spooled(identity, uid).await.filter(|spooled| digest.is_none_or(|digest| digest == spooled.artifact_digest))
+            }
             None => None,
         };
         Observed {
@@ -292,7 +317,16 @@ impl Term {
             .and_then(|disk| disk.parse::<Digest>().ok())
             .and_then(|disk| self.registry.facts(&Grant { uid: uid.to_owned(), golden: golden.clone(), disk }));
         if let Some(facts) = facts {
-            let refused = self.registry.handshake_failures().iter().any(|failure| failure.certificate_refused);
+            let began = status
+                .targets
+                .iter()
+                .find(|entry| entry.golden.as_deref() == Some(golden.as_str()))
+                .and_then(|entry| entry.started_time.clone());
+            let since = |at: std::time::SystemTime| {
+                let seconds = at.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+                began.as_ref().is_some_and(|began| i64::try_from(seconds).unwrap_or(0) >= began.0.as_second())
+            };
+            let refused = self.registry.handshake_failures().iter().any(|failure| failure.certificate_refused && since(failure.time));
             target.golden.importer = ImporterFacts {
                 connected: facts.requests > 0,
                 wrong_token: facts.last_wrong_token.is_some_and(|(at, _)| facts.last_request.is_none_or(|last| last < at)),
@@ -305,8 +339,9 @@ impl Term {
             target.golden.headers_written = memory.headers_written;
             target.golden.volume = memory.overlay(shown);
             if let Some(volume) = target.golden.volume.as_ref().filter(|volume| volume.phase != "Succeeded") {
-                let sent = facts.map(|facts| facts.bytes_sent);
-                target.golden.moved = Some(memory.moved(format!("{}/{:?}/{:?}", volume.phase, volume.percent, sent), now));
+                // A crash-looping importer that downloads the disk again and again does not move.
+                let percent = volume.percent.unwrap_or(0);
+                target.golden.moved = Some(memory.moved(&volume.uid, percent, now));
             }
         });
         let waiting = target.golden.volume.as_ref().is_some_and(|volume| volume.phase != "Succeeded") && !target.golden.importer.connected;
@@ -329,11 +364,17 @@ impl Term {
         }
     }
 
-    async fn spooled(&self, identity: &Identity) -> Option<SpooledView> {
+    /// What the spool has of an image. The disk is kept from eviction for as long as this image is remembered to need it.
+    async fn spooled(&self, identity: &Identity, uid: &str) -> Option<SpooledView> {
         let (store, wanted) = (self.shared.store.clone(), identity.clone());
         let found = tokio::task::spawn_blocking(move || store.find(&wanted)).await.ok()?;
         match found {
-            Ok(found) => found.and_then(|spooled| spooled_view(&spooled.record)),
+            Ok(Some(spooled)) => {
+                let view = spooled_view(&spooled.record);
+                self.memory.with(uid, |image| image.disk = Some(spooled.lease));
+                view
+            }
+            Ok(None) => None,
             Err(error) => {
                 tracing::warn!(%identity, %error, "the spool cannot be asked");
                 None
@@ -347,6 +388,10 @@ impl Term {
         for action in &decision.before {
             self.act(object, uid, observed, &decision.status, action).await?;
             did = Some(());
+        }
+        if decision.status.targets.iter().all(|target| target.claim_uid.is_some() && target.started_time.is_none()) {
+            // Every golden is made: the disk may be evicted when room is needed.
+            self.memory.with(uid, |image| image.disk = None);
         }
         if decision.status != observed.status {
             let written = self.hands.write_status(object, &decision.status).await?;
@@ -538,9 +583,25 @@ const fn source_kind(source: &Source) -> &'static str {
     }
 }
 
+/// Gives a key back to the queue when it goes out of scope.
+struct GiveBack<'a> {
+    queue: &'a Queue<String>,
+    name: &'a String,
+}
+
+impl Drop for GiveBack<'_> {
+    fn drop(&mut self) {
+        self.queue.done(self.name);
+    }
+}
+
 /// Whether CDI is at work on a target: it holds an import slot.
-fn is_importing(target: &golden::ObservedTarget) -> bool {
-    target.golden.volume.as_ref().is_some_and(|volume| volume.ours && volume.phase != "Succeeded" && !volume.terminating)
+fn is_importing(target: &golden::ObservedTarget, status: &GoldenImageStatus) -> bool {
+    let begun = |name: &GoldenName| {
+        status.targets.iter().any(|entry| entry.golden.as_deref() == Some(name.as_str()) && entry.started_time.is_some())
+    };
+    target.name.as_ref().is_some_and(begun)
+        && target.golden.volume.as_ref().is_some_and(|volume| volume.ours && volume.phase != "Succeeded" && !volume.terminating)
 }
 
 fn spooled_view(record: &Record) -> Option<SpooledView> {

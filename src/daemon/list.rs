@@ -63,7 +63,9 @@ async fn step(shared: &Shared, client: &Client, told: &mut BTreeSet<String>) -> 
     let list = match catalog::read_list(text) {
         Ok(list) => list,
         Err(error) => {
-            tell(shared, &facts, told, &mut BTreeSet::new(), Reason::InvalidEntry, &error.to_string());
+            let mut current = BTreeSet::new();
+            tell(shared, &facts, told, &mut current, Reason::InvalidEntry, &error.to_string());
+            *told = current;
             return Ok(());
         }
     };
@@ -73,13 +75,32 @@ async fn step(shared: &Shared, client: &Client, told: &mut BTreeSet<String>) -> 
     for problem in &plan.problems {
         tell(shared, &facts, told, &mut current, problem.reason, &problem.message);
     }
-    *told = current;
     follow(shared, &plan.listings);
     let api: Api<GoldenImage> = Api::all(client.clone());
+    let mut failed = None;
     for Step::Apply { name, spec } in &plan.steps {
-        apply(&api, name, spec, &list_id, &list, shared, &facts, told).await?;
+        // An entry that was refused once is refused again: nothing is asked until the entry or the object changes.
+        let live = existing.iter().find(|image| image.name_any() == *name).and_then(|image| image.resource_version());
+        let key = format!("{name}/{live:?}/{}", crate::model::Digest::of(&serde_json::to_vec(spec).unwrap_or_default()));
+        if told.contains(&key) {
+            current.insert(key);
+            if let Some(text) = told.iter().find(|text| text.contains(&format!("({name}): refused"))) {
+                current.insert(text.clone());
+            }
+            continue;
+        }
+        match apply(&api, name, spec, &list_id, &list).await {
+            Ok(None) => {}
+            Ok(Some(message)) => {
+                tell(shared, &facts, told, &mut current, Reason::InvalidEntry, &message);
+                current.insert(key);
+            }
+            Err(error) if crate::run::client::is_lost(&error) => return Err(error),
+            Err(error) => failed = Some(error),
+        }
     }
-    Ok(())
+    *told = current;
+    failed.map_or(Ok(()), Err)
 }
 
 /// Records how images stand to the list, and wakes those for which that changed.
@@ -92,17 +113,14 @@ fn follow(shared: &Shared, listings: &std::collections::BTreeMap<String, catalog
     }
 }
 
-#[allow(clippy::too_many_arguments, reason = "one call site; each is part of what is told when it is refused")]
+/// Applies one entry; gives why the API server refuses it, if it does for good.
 async fn apply(
     api: &Api<GoldenImage>,
     name: &str,
     spec: &crate::api::GoldenImageSpec,
     list_id: &str,
     list: &List,
-    shared: &Shared,
-    facts: &ConfigMapFacts,
-    told: &mut BTreeSet<String>,
-) -> Result<(), kube::Error> {
+) -> Result<Option<String>, kube::Error> {
     let body = json!({
         "apiVersion": "cozystack.io/v1alpha1",
         "kind": "GoldenImage",
@@ -113,17 +131,18 @@ async fn apply(
     match api.patch(name, &PatchParams::apply(managers::ENTRIES), &Patch::Apply(&body)).await {
         Ok(object) => {
             tracing::info!(image = object.name_any(), "entry of the list applied");
-            Ok(())
+            Ok(None)
         }
-        // The API server's schema and CEL hold what the parser holds, and a field manager's conflict names the field.
-        Err(kube::Error::Api(status)) if matches!(status.code, 409 | 422) => {
+        // The API server's schema and CEL hold what the parser holds; a policy may refuse too; a field manager's conflict
+        // names the field. Only the fields are told: the message quotes values, and a URL's query may be a secret.
+        Err(kube::Error::Api(status)) if !matches!(status.code, 429 | 503 | 504) => {
             let index =
                 list.entries.iter().flatten().find(|entry| entry.name.as_str() == name).map(|entry| entry.index).unwrap_or_default();
-            let message = format!("images[{index}] ({name}): {}", status.message);
-            let mut current = std::mem::take(told);
-            tell(shared, facts, &current.clone(), &mut current, Reason::InvalidEntry, &message);
-            *told = current;
-            Ok(())
+            let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+            let fields: BTreeSet<_> = causes.iter().map(|cause| cause.field.as_str()).filter(|field| !field.is_empty()).collect();
+            let fields: Vec<_> = fields.into_iter().collect();
+            let about = if fields.is_empty() { status.reason.to_string() } else { format!("`{}`", fields.join("`, `")) };
+            Ok(Some(format!("images[{index}] ({name}): refused by the API server ({}): {about}", status.code)))
         }
         Err(error) => Err(error),
     }

@@ -395,6 +395,15 @@ pub(super) fn record_metrics(metrics: &Metrics, name: &str, old: &GoldenImageSta
             metrics.condition(name, None, &condition.type_, status, reason);
         }
     }
+    metrics.retain_conditions(name, |class, kind| {
+        let conditions = match class {
+            None => Some(&new.conditions),
+            Some(class) => {
+                new.targets.iter().find(|target| target.storage_class_name.as_deref() == Some(class)).map(|target| &target.conditions)
+            }
+        };
+        conditions.is_some_and(|conditions| conditions.iter().any(|condition| condition.type_ == kind))
+    });
     if let Some(fetch) = &new.fetch {
         metrics.attempts(name, None, u32::try_from(fetch.attempts).unwrap_or(0));
     }

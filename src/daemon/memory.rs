@@ -13,6 +13,7 @@ use crate::{
     api::GoldenImage,
     golden::{DataVolumeView, GrantView, UpstreamView},
     model::GoldenName,
+    spool::{Grant, Lease},
 };
 
 /// Memory by GoldenImage UID.
@@ -28,6 +29,8 @@ pub struct ImageMemory {
     written: Option<GoldenImage>,
     /// Failures in a row, for the backoff.
     pub failures: u32,
+    /// Keeps the verified disk in the spool while goldens are to be made from it.
+    pub disk: Option<Lease>,
     /// Upstream's last answer about other bytes.
     pub upstream: Option<UpstreamView>,
     goldens: HashMap<GoldenName, GoldenMemory>,
@@ -44,8 +47,8 @@ pub struct GoldenMemory {
     created: Option<(Instant, DataVolumeView)>,
     /// The UID of a DataVolume we deleted that the watch may still show as well.
     deleted: Option<String>,
-    /// The last sign of progress, and when it was first seen.
-    moved: Option<(String, Timestamp)>,
+    /// The DataVolume, the most that its import has reached, and when it did.
+    moved: Option<(String, u8, Timestamp)>,
 }
 
 /// How long the watch is given to show what was created. After that a missing DataVolume is missing.
@@ -64,6 +67,18 @@ impl Memory {
     /// Forgets an image.
     pub fn forget(&self, uid: &str) {
         self.lock().remove(uid);
+    }
+
+    /// What the spool was told to let this image's importers pull.
+    pub fn grants(&self, uid: &str) -> Vec<Grant> {
+        let images = self.lock();
+        let goldens = images.get(uid).map(|image| &image.goldens).into_iter().flatten();
+        goldens
+            .filter_map(|(golden, memory)| match memory.grant {
+                GrantView::Serving { disk, .. } => Some(Grant { uid: uid.to_owned(), golden: golden.clone(), disk }),
+                GrantView::None | GrantView::Refused => None,
+            })
+            .collect()
     }
 
     /// How many images failed at their last reconcile.
@@ -134,12 +149,12 @@ impl GoldenMemory {
         }
     }
 
-    /// When the import last moved: `sign` is anything that differs when it does.
-    pub fn moved(&mut self, sign: String, now: Timestamp) -> Timestamp {
+    /// When the import of this DataVolume last got further than ever before.
+    pub fn moved(&mut self, volume: &str, percent: u8, now: Timestamp) -> Timestamp {
         match &self.moved {
-            Some((known, since)) if *known == sign => *since,
+            Some((known, best, since)) if *known == volume && *best >= percent => *since,
             _ => {
-                self.moved = Some((sign, now));
+                self.moved = Some((volume.to_owned(), percent, now));
                 now
             }
         }

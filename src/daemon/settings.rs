@@ -53,7 +53,7 @@ pub struct RunArguments {
     /// The address of this process that importers can reach, for the spool's EndpointSlice. Without it none is written.
     #[arg(long, env = "POD_IP")]
     pub pod_ip: Option<std::net::IpAddr>,
-    /// A YAML file with the settings below this page's `settings`.
+    /// A YAML file with what the chart's values hold under `settings`.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Where the spool keeps its disks.
@@ -231,6 +231,12 @@ impl RunArguments {
             Some(path) => read(path)?,
             None => Settings::default(),
         };
+        if self.role != Role::Controller {
+            return Err(SettingsError::Value {
+                field: "--role",
+                problem: "must be `controller`: the admission role is not built yet".into(),
+            });
+        }
         settings.spool_size = self.spool_size.unwrap_or(settings.spool_size);
         settings.egress.allow_loopback |= self.egress_allow_loopback;
         settings.egress.resolver = self.resolver.or(settings.egress.resolver);

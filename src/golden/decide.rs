@@ -181,6 +181,37 @@ pub(super) fn after(at: Timestamp, delay: Duration) -> Timestamp {
 
 /// Decides what is to be done for one image.
 pub fn decide(observed: &Observed, settings: &Settings, now: Timestamp) -> Decision {
+    let mut decision = decide_unbounded(observed, settings, now);
+    bound(&mut decision.status);
+    decision
+}
+
+/// The longest failure message in status, in characters; what others say (an upstream, CDI) may be of any length.
+const LONGEST_MESSAGE: usize = 1024;
+
+/// Cuts texts that come from outside to what the CRD takes: a status that the API server refuses would never be written.
+fn bound(status: &mut GoldenImageStatus) {
+    let cut = |text: &mut String| {
+        if let Some((at, _)) = text.char_indices().nth(LONGEST_MESSAGE) {
+            text.truncate(at);
+            text.push('…');
+        }
+    };
+    let failures = status.targets.iter_mut().filter_map(|target| target.last_failure.as_mut());
+    failures.chain(status.fetch.iter_mut().filter_map(|fetch| fetch.last_failure.as_mut())).for_each(|failure| cut(&mut failure.message));
+    let conditions = status.targets.iter_mut().flat_map(|target| &mut target.conditions).chain(&mut status.conditions);
+    conditions.for_each(|condition| cut(&mut condition.message));
+    if let Some(artifact) = &mut status.artifact {
+        artifact.etag = artifact.etag.take().filter(|etag| etag.chars().count() <= 256);
+    }
+}
+
+/// A retry annotation as it is put on record: any value may be set, so a long one is kept by its hash.
+fn retry_mark(value: Option<&String>) -> Option<String> {
+    value.map(|value| if value.len() <= 64 { value.clone() } else { Digest::of(value.as_bytes()).to_string() })
+}
+
+fn decide_unbounded(observed: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     let image = match &observed.image {
         Ok(image) => image,
         Err(errors) => return summary::not_accepted(observed, now, Reason::InvalidEntry, &errors.to_string()),
@@ -208,7 +239,7 @@ fn begin<'a>(observed: &'a Observed, settings: &'a Settings, image: &'a Image, n
     status.observed_generation = observed.metadata.generation;
 
     // A changed spec, or the retry annotation with a new value, starts the counting over.
-    if changed || status.observed_retry != observed.metadata.retry {
+    if changed || status.observed_retry != retry_mark(observed.metadata.retry.as_ref()) {
         if let Some(fetch) = &mut status.fetch {
             fetch.attempts = 0;
             fetch.next_attempt_time = None;
@@ -219,7 +250,7 @@ fn begin<'a>(observed: &'a Observed, settings: &'a Settings, image: &'a Image, n
             target.next_attempt_time = None;
         }
     }
-    status.observed_retry.clone_from(&observed.metadata.retry);
+    status.observed_retry = retry_mark(observed.metadata.retry.as_ref());
 
     if let super::FetchView::Schematic(id) = &observed.fetch {
         status.schematic_id = Some(id.to_string());

@@ -115,10 +115,11 @@ pub fn target(
     let golden = recorded.and_then(|target| target.golden.clone()).or_else(|| {
         image.golden_name(schematic_id.as_ref(), class_name.filter(|_| !first)).and_then(Result::ok).map(|name| name.to_string())
     });
+    let identity = image.identity(schematic_id.as_ref()).map(|identity| identity.to_string());
     let mut view = GoldenView::default();
     if let Some(golden) = golden.clone() {
-        view.volume = cluster.volumes.get(catalog, &golden).map(|volume| volume_view(&volume, &image.name));
-        view.claim = cluster.claims.get(catalog, &golden).map(|claim| claim_view(&claim, &image.name));
+        view.volume = cluster.volumes.get(catalog, &golden).map(|volume| volume_view(&volume, &image.name, identity.as_deref()));
+        view.claim = cluster.claims.get(catalog, &golden).map(|claim| claim_view(&claim, &image.name, identity.as_deref()));
         view.in_use_by = cluster
             .pods
             .all()
@@ -129,12 +130,15 @@ pub fn target(
     ObservedTarget { name: golden.and_then(|golden| golden.parse().ok()), class, golden: view }
 }
 
-fn is_ours(labels: &BTreeMap<String, String>, image: &ImageName) -> bool {
+/// Our mark, for this image and no other of its name: a re-created image may have another source. An object whose mark was
+/// taken off by hand is not ours by its labels; a recorded UID still knows it.
+fn is_ours(labels: &BTreeMap<String, String>, image: &ImageName, identity: Option<&str>) -> bool {
     labels.get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE)
         && labels.get(marks::IMAGE).is_some_and(|name| name == image.as_str())
+        && labels.get(marks::IDENTITY).map(String::as_str) == identity
 }
 
-fn volume_view(volume: &DataVolume, image: &ImageName) -> DataVolumeView {
+fn volume_view(volume: &DataVolume, image: &ImageName, identity: Option<&str>) -> DataVolumeView {
     let status = volume.status.read().cloned().unwrap_or_default();
     let spec = volume.spec.read();
     let source = spec.and_then(|spec| spec.source.as_ref());
@@ -148,7 +152,7 @@ fn volume_view(volume: &DataVolume, image: &ImageName) -> DataVolumeView {
     let condition = |kind| condition_view(status.condition(kind));
     DataVolumeView {
         uid: volume.uid().unwrap_or_default(),
-        ours: is_ours(volume.labels(), image),
+        ours: is_ours(volume.labels(), image, identity),
         source,
         disk_digest: volume.annotations().get(marks::DISK_DIGEST).cloned(),
         terminating: volume.metadata.deletion_timestamp.is_some(),
@@ -179,12 +183,12 @@ fn percent(progress: &str) -> Option<u8> {
     (0.0..=100.0).contains(&number).then_some(number as u8)
 }
 
-fn claim_view(claim: &Claim, image: &ImageName) -> ClaimView {
+fn claim_view(claim: &Claim, image: &ImageName, identity: Option<&str>) -> ClaimView {
     let spec = claim.spec.read();
     let phase = claim.status.read().and_then(|status| status.phase.as_deref()).unwrap_or_default();
     ClaimView {
         uid: claim.uid().unwrap_or_default(),
-        ours: is_ours(claim.labels(), image),
+        ours: is_ours(claim.labels(), image, identity),
         bound: phase == "Bound",
         lost: phase == "Lost",
         terminating: claim.metadata.deletion_timestamp.is_some(),
@@ -192,6 +196,7 @@ fn claim_view(claim: &Claim, image: &ImageName) -> ClaimView {
         volume_mode: spec.and_then(|spec| spec.volume_mode.clone()),
         access_modes: spec.and_then(|spec| spec.access_modes.clone()).unwrap_or_default(),
         disk_digest: claim.annotations().get(marks::DISK_DIGEST).cloned(),
+        artifact_digest: claim.annotations().get(marks::ARTIFACT_DIGEST).cloned(),
         request: spec.and_then(|spec| spec.storage_request()).and_then(|request| DiskSize::from_bytes(request.bytes()?)),
         garbage_collected: claim.annotations().get(marks::CDI_GARBAGE_COLLECTED).is_some_and(|value| value == "true"),
     }
@@ -199,7 +204,10 @@ fn claim_view(claim: &Claim, image: &ImageName) -> ClaimView {
 
 /// R3: the older image of the same identity, if there is one.
 pub fn older_twin(cluster: &Cluster, object: &GoldenImage, identity: &str) -> Option<String> {
-    let age = |object: &GoldenImage| (object.creation_timestamp(), object.name_any());
+    // Whoever has a golden on record was first in fact; then age decides.
+    let has_golden =
+        |object: &GoldenImage| object.status.as_ref().is_some_and(|status| status.targets.iter().any(|target| target.golden.is_some()));
+    let age = |object: &GoldenImage| (!has_golden(object), object.creation_timestamp(), object.name_any());
     let own = age(object);
     cluster
         .images

@@ -266,6 +266,8 @@ pub struct ClaimView {
     pub volume_mode: Option<String>,
     /// Its access modes.
     pub access_modes: Vec<String>,
+    /// The digest of the download that it says it was made from.
+    pub artifact_digest: Option<String>,
     /// The digest of the disk that it says it holds.
     pub disk_digest: Option<String>,
     /// Its request.

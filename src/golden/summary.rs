@@ -155,11 +155,15 @@ fn resolved_and_verified(set: &mut ConditionSet<'_>, draft: &Draft<'_>, fetch: &
     let have = draft.status.artifact.is_some() && draft.status.disk.is_some();
     if have {
         set.set(ConditionType::Resolved, Some(true), Reason::Resolved, "");
-        // The spool knows how the bytes were verified; later the condition itself does.
-        let matched = match &draft.observed.spooled {
-            Some(spooled) => spooled.digest_matched,
-            None => draft.image.digest.is_some(),
-        };
+        // A digest may be given after the fetch: it is held against what was downloaded.
+        let fetched = draft.status.artifact.as_ref().map(|artifact| artifact.digest.clone()).unwrap_or_default();
+        let wanted = draft.image.digest.map(|digest| digest.to_string());
+        if let Some(wanted) = wanted.as_ref().filter(|wanted| **wanted != fetched) {
+            let message = format!("The image was made from {fetched}, and `spec.digest` is {wanted}.");
+            set.set(ConditionType::Verified, Some(false), Reason::DigestMismatch, with_remedy(&message, Reason::DigestMismatch));
+            return;
+        }
+        let matched = wanted.is_some() || draft.observed.spooled.as_ref().is_some_and(|spooled| spooled.digest_matched);
         let reason = if matched { Reason::DigestMatches } else { Reason::StructureChecked };
         let message = if matched { "" } else { "No digest is known for this image: its structure is whole, and its digest is recorded." };
         set.set(ConditionType::Verified, Some(true), reason, message);

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     api::{DiskStatus, LastFailure, TargetStatus},
     model::{ClassName, Digest, DiskSize, GoldenName, Target},
-    rules::{ImportFacts, Reason, import_trouble, modes::choose_modes},
+    rules::{ImportFacts, Reason, class::duplicate_class, import_trouble, modes::choose_modes},
 };
 
 /// How a target stands.
@@ -67,10 +67,20 @@ pub(super) fn progress(draft: &mut Draft<'_>) -> Vec<TargetState> {
 
     let observed = draft.observed;
     let image = draft.image;
+    let resolved: Vec<_> = observed
+        .targets
+        .iter()
+        .map(|target| if let ClassChoice::Found(class) = &target.class { Some(class.name.as_str()) } else { None })
+        .collect();
     let mut states = Vec::new();
     for (index, (target, view)) in image.targets.iter().zip(&observed.targets).enumerate() {
         let mut status = draft.status.targets[index].clone();
-        let state = one(draft, target, view, &mut status);
+        // The first of two targets of one class keeps it; the later one makes nothing.
+        let twice = status.golden.is_none().then(|| duplicate_class(&resolved[..=index])).flatten();
+        let state = match twice {
+            Some(trouble) => TargetState::trouble(Reason::DuplicateClass, format!("{trouble}.")),
+            None => one(draft, target, view, &mut status),
+        };
         if !state.trouble {
             // A failure stays on record while its retry runs, and goes when the golden is Ready.
             if state.ready {
@@ -157,6 +167,9 @@ fn make(
     status: &mut TargetStatus,
     recorded: Option<GoldenName>,
 ) -> TargetState {
+    if draft.image.suspend && view.golden.volume.is_none() {
+        return TargetState::working(Reason::Suspended, "The image is suspended.");
+    }
     if !draft.observed.cdi_installed {
         return TargetState::trouble(Reason::CDINotFound, "The cluster has no DataVolume API.");
     }
@@ -181,6 +194,11 @@ fn make(
             TargetState::working(Reason::GoldenTerminating, format!("Waiting for the former PVC {golden} to be gone.")).with_disk()
         }
         (None, Some(claim)) if claim.ours && claim.garbage_collected && claim.bound => succeeded(draft, &golden, claim, status),
+        (None, Some(claim)) if claim.ours => TargetState::working(
+            Reason::GoldenTerminating,
+            format!("Waiting for the former PVC {golden}, whose DataVolume is gone, to be collected."),
+        )
+        .with_disk(),
         (None, Some(_)) => TargetState::trouble(
             Reason::NameConflict,
             format!("A PVC {golden} exists in the catalog namespace that is not this image's golden."),
@@ -319,7 +337,10 @@ fn running(
     let disk: Option<Digest> = volume.disk_digest.as_ref().and_then(|digest| digest.parse().ok());
     let succeeded_claim = claim.filter(|claim| volume.phase == "Succeeded" && claim.bound && !claim.terminating);
     if let Some(claim) = succeeded_claim {
-        return succeeded(draft, golden, claim, status);
+        return match unlike(draft, claim, view) {
+            Some(difference) => TargetState::trouble(Reason::NameConflict, format!("The golden {golden} is there and {difference}.")),
+            None => succeeded(draft, golden, claim, status),
+        };
     }
     status.golden = Some(golden.to_string());
     if status.started_time.is_none() {
@@ -417,6 +438,18 @@ pub(super) fn backoff(draft: &Draft<'_>, attempts: i32) -> Duration {
     let seed = Digest::of(format!("{}/{attempts}", draft.observed.metadata.uid).as_bytes());
     let share = f64::from(seed.as_bytes()[0]) / 255.0;
     full.mul_f64(0.75 + share / 4.0)
+}
+
+/// What a golden that carries our mark has other than what is wanted: a re-created image may ask for another class or digest.
+fn unlike(draft: &Draft<'_>, claim: &ClaimView, view: &ObservedTarget) -> Option<String> {
+    if let (ClassChoice::Found(wanted), Some(class)) = (&view.class, &claim.class)
+        && wanted.name.as_str() != class
+    {
+        return Some(format!("has the StorageClass {class}, not {}", wanted.name));
+    }
+    let wanted = draft.image.digest.map(|digest| digest.to_string())?;
+    (claim.artifact_digest.as_ref() != Some(&wanted))
+        .then(|| format!("was made from {}, not from {wanted}", claim.artifact_digest.as_deref().unwrap_or("an unknown download")))
 }
 
 /// The import is over: the claim's UID and what storage made of the order are put on record, once and for all.

@@ -77,9 +77,9 @@ reasons! {
     /// Upstream has no such file.
     NotFound { terminal: false, remedy: "Check the address or version; it is asked again and heals by itself when the file appears." }
     /// Upstream wants credentials, or refuses the ones given.
-    Unauthorized { terminal: false, remedy: "Name a Secret with valid credentials in `credentialsSecretRef`." }
+    Unauthorized { terminal: false, remedy: "Credentials are not supported yet: use an address that needs none, such as a mirror." }
     /// Upstream knows us and refuses.
-    Forbidden { terminal: false, remedy: "Give the account in `credentialsSecretRef` access to the file, or use another address." }
+    Forbidden { terminal: false, remedy: "Have upstream allow the download, or use another address, such as a mirror." }
     /// Upstream asks us to come back later.
     RateLimited { terminal: false, remedy: "Retried when upstream said; a mirror or credentials raise the limit." }
     /// Upstream cannot be reached or fails.

@@ -249,6 +249,11 @@ impl Metrics {
         self.conditions.get(image, label).set(1);
     }
 
+    /// Takes away the conditions of an image that are none any more; `is` says which there are, by class and type.
+    pub fn retain_conditions(&self, image: &str, is: impl Fn(Option<&str>, &str) -> bool) {
+        self.conditions.retain(image, |label| is(Some(label.storage_class.as_str()).filter(|class| !class.is_empty()), &label.r#type));
+    }
+
     /// Progress of a fetch (`storage_class` is `None`) or import, from 0 to 1.
     pub fn progress(&self, image: &str, storage_class: Option<&str>, ratio: f64) {
         self.progress.get(image, target(image, storage_class)).set(ratio.clamp(0.0, 1.0));
