@@ -111,7 +111,8 @@ async fn demo() -> Result<(), String> {
     if let Some(name) = BAD.iter().find(|name| !seen.contains_key(**name)) {
         return Err(format!("{name} never said why it failed"));
     }
-    drop((daemon, stage, cluster, nginx));
+    drop((daemon, stage));
+    drop((cluster, nginx));
     println!();
     say(began, "done; everything started here is stopped and removed");
     Ok(())
