@@ -424,7 +424,7 @@ fn ready_is_every_target_and_available_is_one() {
     assert_eq!(names, ["vm-default-images-a", "vm-default-images-a-local"]);
     observed.status = decision.status;
     observed.targets[1].golden.volume = Some(volume("Succeeded"));
-    observed.targets[1].golden.claim = Some(claim());
+    observed.targets[1].golden.claim = Some(ClaimView { class: Some("local".into()), ..claim() });
     let decision = run(&observed);
     assert!(is_true(&decision.status.conditions, ConditionType::Available));
     assert_eq!(ready(&decision).0, "False");
@@ -464,4 +464,59 @@ fn a_cleared_status_is_written_again_from_what_is_there() {
     assert_eq!(ready(&decision).0, "True");
     assert_eq!(decision.status.targets[0].claim_uid, before.targets[0].claim_uid);
     assert!(!decision.after.iter().any(|action| matches!(action, Action::Fetch { .. } | Action::CreateVolume(_))), "{decision:?}");
+}
+
+#[test]
+fn a_golden_of_another_class_or_download_is_not_taken_over() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.targets[0].golden.volume = Some(volume("Succeeded"));
+    observed.targets[0].golden.claim = Some(ClaimView { class: Some("local".into()), ..claim() });
+    let decision = run(&observed);
+    assert_eq!(reason(&decision), "NameConflict");
+    assert!(decision.status.targets[0].claim_uid.is_none());
+
+    let wanted = Digest::of(b"wanted");
+    let mut observed = self::observed(json!({ "source": { "http": { "url": "https://e.example/a" } }, "digest": wanted.to_string() }));
+    observed.targets[0].golden.volume = Some(volume("Succeeded"));
+    observed.targets[0].golden.claim = Some(ClaimView { artifact_digest: Some(Digest::of(b"other").to_string()), ..claim() });
+    assert_eq!(reason(&run(&observed)), "NameConflict");
+    observed.targets[0].golden.claim = Some(ClaimView { artifact_digest: Some(wanted.to_string()), ..claim() });
+    assert_eq!(reason(&run(&observed)), "Ready");
+}
+
+#[test]
+fn a_digest_given_later_is_held_against_what_was_fetched() {
+    let mut observed = made();
+    observed.spooled = None;
+    if let Ok(image) = &mut observed.image {
+        image.digest = Some(Digest::of(b"other"));
+    }
+    let verified = find_condition(&run(&observed).status.conditions, ConditionType::Verified).cloned().expect("Verified");
+    assert_eq!((verified.status.as_str(), verified.reason.as_str()), ("False", "DigestMismatch"));
+}
+
+#[test]
+fn texts_from_outside_never_outgrow_the_schema() {
+    let mut observed = http();
+    observed.metadata.retry = Some("x".repeat(5000));
+    observed.status = run(&observed).status;
+    observed.fetch = FetchView::Failed { reason: Reason::Unavailable, message: "é".repeat(9000), retry_after: None };
+    let status = run(&observed).status;
+    assert!(status.observed_retry.as_ref().is_some_and(|retry| retry.len() <= 256));
+    assert!(status.fetch.and_then(|fetch| fetch.last_failure).is_some_and(|failure| failure.message.chars().count() <= 2048));
+    assert!(status.conditions.iter().all(|condition| condition.message.chars().count() <= 2048));
+}
+
+#[test]
+fn two_targets_that_resolve_to_one_class_make_one_golden() {
+    let mut observed = observed(json!({
+        "source": { "http": { "url": "https://e.example/a" } },
+        "storage": { "targets": [{}, { "storageClassName": "replicated" }] },
+    }));
+    observed.spooled = Some(spooled());
+    let decision = run(&observed);
+    let orders = decision.after.iter().filter(|action| matches!(action, Action::CreateVolume(_))).count();
+    assert_eq!(orders, 1, "{decision:?}");
+    assert!(decision.status.targets[1].conditions.iter().any(|condition| condition.reason == "DuplicateClass"));
 }
