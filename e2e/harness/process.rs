@@ -133,6 +133,13 @@ impl Process {
         if self.ended().is_none() {
             kill_group(name, self.id());
         }
+        // Each thread stops when it next meets the kernel: until the last has, a request may still be answered.
+        if name == "STOP" {
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+            while !is_stopped(self.id()) && std::time::Instant::now() < deadline {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
     }
 
     /// Kills it (SIGKILL) and waits for its end.
@@ -179,4 +186,13 @@ fn kill_group(signal: &str, group: u32) {
 /// kill(2) by the shell's builtin: the only way without libc or `unsafe`. An error means that nobody is left to kill.
 fn shell_kill(arguments: &str) {
     let _ = Command::new("sh").args(["-c", &format!("kill {arguments}")]).stderr(Stdio::null()).status();
+}
+
+/// Whether every thread of a process is stopped (state `T` in `/proc`, see proc(5)).
+fn is_stopped(pid: u32) -> bool {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    tasks.flatten().all(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['T', 't', 'Z', 'X']))
+    })
 }
