@@ -166,13 +166,14 @@ fn no_spoilt_image_is_taken_that_qemu_refuses() {
         state ^= state << 17;
         state % below
     };
+    let rounds = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
     let (mut taken, mut refused) = (0, 0);
     for (image, options) in images(&lab).iter().zip(KINDS) {
         let bytes = std::fs::read(image).expect("read");
         let be64 = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight"));
         let (l1, refcounts) = (be64(40), be64(48));
         let l2 = be64(l1 as usize) & 0x00ff_ffff_ffff_fe00;
-        for _ in 0..12 {
+        for _ in 0..rounds {
             let mut bytes = bytes.clone();
             for _ in 0..=random(2) {
                 // What a compressed cluster's bytes unpack to is not looked at, so its place is left alone.

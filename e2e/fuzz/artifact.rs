@@ -132,13 +132,15 @@ impl std::io::Read for Drip<'_> {
 
 /// Small images of every kind. Of packed ones the packing itself is mutated; plain ones are packed after the mutation.
 fn seeds(lab: &Lab) -> Vec<(String, Vec<u8>)> {
-    lab.gpt("gpt.raw", 4, 1);
+    // Small, for many cases a second.
+    lab.gpt("gpt.raw", 2, 0);
+    lab.sh("head -c 70000 /dev/urandom | dd of=gpt.raw bs=1000 seek=1200 conv=notrunc status=none");
     if lab::have("parted") {
-        lab.sparse("4k.raw", 4 * MIB);
-        lab.sh("PARTED_SECTOR_SIZE=4096 parted -s 4k.raw mklabel gpt mkpart disk 1MiB 3MiB 2>/dev/null");
+        lab.sparse("4k.raw", 2 * MIB);
+        lab.sh("PARTED_SECTOR_SIZE=4096 parted -s 4k.raw mklabel gpt mkpart disk 512KiB 1MiB 2>/dev/null");
     }
-    lab.sparse("mbr.raw", 4 * MIB);
-    lab.sh("printf 'label: dos\\nsize=1M\\n' | sfdisk -q mbr.raw");
+    lab.sparse("mbr.raw", 2 * MIB);
+    lab.sh("printf 'label: dos\\nsize=512K\\n' | sfdisk -q mbr.raw");
     lab.sparse("ext.raw", MIB);
     lab.sh("mkfs.ext4 -q -F -O ^has_journal ext.raw");
     for (index, options) in

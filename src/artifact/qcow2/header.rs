@@ -44,6 +44,9 @@ const EXTERNAL_DATA: u64 = 1 << 2;
 const COMPRESSION_TYPE: u64 = 1 << 3;
 const EXTENDED_L2: u64 = 1 << 4;
 
+/// An autoclear feature (bits of the field at byte 88).
+const RAW_EXTERNAL_DATA: u64 = 1 << 1;
+
 /// QEMU's own bounds (`block/qcow2.h`); beyond them it does not open an image either.
 const MAX_L1_LEN: u64 = 32 << 20;
 const MAX_REFCOUNT_TABLE_LEN: u64 = 8 << 20;
@@ -133,6 +136,10 @@ impl Header {
         if self.snapshots > MAX_SNAPSHOTS {
             return Err(corrupt(60, format!("{} snapshots", self.snapshots)));
         }
+        // QEMU insists on a sane place even where there are no snapshots.
+        if !self.snapshots_offset.is_multiple_of(self.cluster()) || self.snapshots_offset > i64::MAX as u64 {
+            return Err(corrupt(64, format!("a snapshot table at byte {}", self.snapshots_offset)));
+        }
         if self.header_len > self.cluster() {
             return Err(corrupt(100, format!("a header of {} bytes", self.header_len)));
         }
@@ -154,6 +161,10 @@ impl Features {
             return Ok(Self { extended_l2: false, packing: Packing::Zlib, refcount_order: 4, header_len: 72 });
         }
         let incompatible = be64(head, 72);
+        // "Raw external data" among the features that may be cleared: without such a file, QEMU does not open the image.
+        if be64(head, 88) & RAW_EXTERNAL_DATA != 0 {
+            return Err(ArtifactError::unsupported("a qcow2 image that speaks of an external data file"));
+        }
         let unknown = incompatible & !(DIRTY | CORRUPT | EXTERNAL_DATA | COMPRESSION_TYPE | EXTENDED_L2);
         if unknown != 0 {
             return Err(ArtifactError::unsupported(format!("a qcow2 image with unknown incompatible features ({unknown:#x})")));

@@ -67,6 +67,7 @@ fn what_the_format_allows_is_accepted(#[case] edits: &[Edit]) {
 #[case::luks_extension(&[(112, 8, 0x0537_be77_0000_0010)], Reason::UnsupportedFormat, "encrypted")]
 #[case::external_data(&[(72, 8, 4)], Reason::UnsupportedFormat, "external data file")]
 #[case::external_data_extension(&[(112, 8, 0x4441_5441_0000_0008)], Reason::UnsupportedFormat, "external data file")]
+#[case::raw_external_data(&[(88, 8, 2)], Reason::UnsupportedFormat, "external data file")]
 #[case::unknown_feature(&[(72, 8, 1 << 5)], Reason::UnsupportedFormat, "0x20")]
 #[case::unknown_feature_at_the_top(&[(72, 8, 1 << 63)], Reason::UnsupportedFormat, "unknown incompatible")]
 #[case::corrupt_bit(&[(72, 8, 2)], Reason::Corrupt, "says itself")]
@@ -114,6 +115,7 @@ fn what_the_format_allows_is_accepted(#[case] edits: &[Edit]) {
 #[case::extension_endless(&[(112, 8, 0x1234_5678_ffff_ffff)], Reason::Corrupt, "first cluster")]
 #[case::bitmaps_beyond_the_file(&[(112, 8, 0x2385_2875_0000_0018), (120, 8, 1 << 32), (128, 8, 32), (136, 8, 70 * CLUSTER as u64)], Reason::Corrupt, "bitmap")]
 #[case::snapshots_beyond_the_file(&[(60, 4, 1), (64, 8, 70 * CLUSTER as u64)], Reason::Corrupt, "snapshot")]
+#[case::no_snapshots_at_an_odd_place(&[(64, 8, 8)], Reason::Corrupt, "snapshot table")]
 #[case::snapshots_many(&[(60, 4, 65_537), (64, 8, DATA as u64)], Reason::Corrupt, "65537 snapshots")]
 #[case::snapshots_of_noise(&[(60, 4, 3), (64, 8, DATA as u64)], Reason::Corrupt, "snapshot")]
 fn what_is_wrong_is_named(#[case] edits: &[Edit], #[case] reason: Reason, #[case] word: &str) {
