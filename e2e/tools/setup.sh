@@ -19,6 +19,8 @@ openssl:openssl
 xz:xz-utils
 zstd:zstd
 sgdisk:gdisk
+mkfs.ext4:e2fsprogs
+sfdisk:fdisk
 qemu-img:qemu-utils
 nginx:nginx-light
 docker-registry:docker-registry
