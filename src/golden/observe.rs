@@ -8,35 +8,18 @@ use super::{ClaimView, ClassChoice, ClassFound, DataVolumeView, ObservedTarget, 
 use crate::{
     api::{GoldenImage, GoldenImageStatus, TargetStatus},
     foreign::{CdiConfig, Claim, Condition, DataVolume, StorageProfile},
-    model::{ClassName, DiskSize, Image, ImageName, VolumeMode},
+    model::{ClassName, DiskSize, Image, ImageName},
     rules::{
         CdiCondition,
-        class::{self, ClassFacts, ClassTrouble, Classes, Shape},
+        class::{self, ClassTrouble, Classes, Shape},
         marks,
-        modes::ClaimProperties,
     },
-    world::Cluster,
+    world::{Cluster, facts},
 };
 
 /// The cluster's StorageClasses as rules read them.
 pub fn classes(cluster: &Cluster) -> Classes {
-    cluster.classes.all().iter().map(|facts| class_facts(&facts.class)).map(|facts| (facts.name.clone(), facts)).collect()
-}
-
-fn class_facts(class: &k8s_openapi::api::storage::v1::StorageClass) -> ClassFacts {
-    let annotated = |key: &str| class.annotations().get(key).is_some_and(|value| value == "true");
-    ClassFacts {
-        name: class.name_any(),
-        provisioner: class.provisioner.clone(),
-        parameters: class.parameters.clone().unwrap_or_default(),
-        allows_expansion: class.allow_volume_expansion == Some(true),
-        has_allowed_topologies: class.allowed_topologies.as_ref().is_some_and(|topologies| !topologies.is_empty()),
-        waits_for_consumer: class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
-        is_default: annotated("storageclass.kubernetes.io/is-default-class"),
-        is_beta_default: annotated("storageclass.beta.kubernetes.io/is-default-class"),
-        is_virt_default: annotated("storageclass.kubevirt.io/is-default-virt-class"),
-        created: class.creation_timestamp().map_or(0, |at| at.0.as_second()),
-    }
+    cluster.classes.all().iter().map(|class| (class.name.clone(), (**class).clone())).collect()
 }
 
 /// The class of one target: the recorded one if a golden was begun, else as CDI would choose now.
@@ -48,35 +31,23 @@ pub fn class_choice(
 ) -> ClassChoice {
     let recorded = status.filter(|status| status.golden.is_some()).and_then(|status| status.storage_class_name.clone());
     let stated = recorded.clone().or_else(|| target.class.as_ref().map(ToString::to_string)).unwrap_or_default();
-    let facts = match class::target_class(&stated, classes) {
-        Ok(facts) => facts,
+    let found = match class::target_class(&stated, classes) {
+        Ok(found) => found,
         Err(ClassTrouble::NotFound(name)) => return name.parse().map_or(ClassChoice::NoDefault, ClassChoice::Missing),
         Err(_) => return ClassChoice::NoDefault,
     };
-    let Ok(name) = facts.name.parse::<ClassName>() else { return ClassChoice::NoDefault };
-    let profile = profile(&facts.name);
+    let Ok(name) = found.name.parse::<ClassName>() else { return ClassChoice::NoDefault };
+    let profile = profile(&found.name);
     let today = class::default_class(classes, Shape::Storage)
-        .filter(|today| target.class.is_none() && recorded.is_some() && today.name != facts.name);
+        .filter(|today| target.class.is_none() && recorded.is_some() && today.name != found.name);
+    let profile = profile.map(|profile| facts::profile(&profile)).unwrap_or_default();
     ClassChoice::Found(ClassFound {
-        properties: profile.as_ref().map(|profile| properties(profile)).unwrap_or_default(),
-        minimum: profile
-            .as_ref()
-            .and_then(|profile| profile.annotations().get(marks::CDI_MINIMUM_SIZE))
-            .and_then(|size| size.parse::<DiskSize>().ok()),
+        properties: profile.properties,
+        minimum: profile.minimum,
         warnings: Vec::new(),
         moved_default: today.and_then(|today| today.name.parse().ok()),
         name,
     })
-}
-
-fn properties(profile: &StorageProfile) -> Vec<ClaimProperties> {
-    let sets = profile.status.read().map(|status| status.claim_property_sets.as_slice()).unwrap_or_default();
-    sets.iter()
-        .map(|set| ClaimProperties {
-            access_modes: set.access_modes.clone(),
-            volume_mode: set.volume_mode.as_deref().and_then(VolumeMode::parse),
-        })
-        .collect()
 }
 
 /// Whether CDI's importers would go through a proxy to reach the spool (R10); gives the host to be added to `noProxy`.

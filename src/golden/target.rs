@@ -10,6 +10,7 @@ use crate::{
     api::{DiskStatus, LastFailure, TargetStatus},
     model::{ClassName, Digest, DiskSize, GoldenName, Target},
     rules::{ImportFacts, Reason, class::duplicate_class, import_trouble, modes::choose_modes},
+    run::backoff::Backoff,
 };
 
 /// How a target stands.
@@ -433,11 +434,7 @@ fn give_up(
 /// A growing delay that is the same for one image and attempt, and differs between images.
 pub(super) fn backoff(draft: &Draft<'_>, attempts: i32) -> Duration {
     let (shortest, longest) = draft.settings.backoff;
-    let exponent = u32::try_from(attempts.clamp(1, 16) - 1).unwrap_or(0);
-    let full = shortest.saturating_mul(2_u32.saturating_pow(exponent)).min(longest);
-    let seed = Digest::of(format!("{}/{attempts}", draft.observed.metadata.uid).as_bytes());
-    let share = f64::from(seed.as_bytes()[0]) / 255.0;
-    full.mul_f64(0.75 + share / 4.0)
+    Backoff::new(shortest, longest).next(&draft.observed.metadata.uid, u32::try_from(attempts).unwrap_or(0), None)
 }
 
 /// What a golden that carries our mark has other than what is wanted: a re-created image may ask for another class or digest.

@@ -12,6 +12,7 @@ use super::{Change, Pulse, Selection, Store, WatchSettings, WatchState, feed};
 use crate::{
     api::GoldenImage,
     foreign::{CdiConfig, Claim, DataVolume, StorageProfile},
+    rules::class::ClassFacts,
 };
 
 /// What changed, in terms of who must look again.
@@ -25,13 +26,6 @@ pub enum Changed {
     Storage,
     /// A ConfigMap of the daemon's namespace.
     ConfigMap(String),
-}
-
-/// A StorageClass and what makes it a default.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ClassFacts {
-    /// The object.
-    pub class: StorageClass,
 }
 
 /// A pod of the catalog namespace, as far as it uses volumes.
@@ -148,9 +142,8 @@ impl Cluster {
             }),
             run(client, watch("PersistentVolumeClaim"), in_catalog(), settings, &self.claims, Some),
             run(client, watch("Pod"), in_catalog(), settings, &self.pods, |pod: Pod| Some(pod_facts(&pod))),
-            run(client, watch("StorageClass"), everywhere(), settings, &self.classes, |mut class: StorageClass| {
-                class.metadata.managed_fields = None;
-                Some(ClassFacts { class })
+            run(client, watch("StorageClass"), everywhere(), settings, &self.classes, |class: StorageClass| {
+                Some(super::facts::class_facts(&class))
             }),
             run(client, watch("ConfigMap"), Selection::in_namespace(namespace), settings, &self.config_maps, |map: ConfigMap| {
                 Some(ConfigMapFacts { uid: map.uid().unwrap_or_default(), data: map.data.unwrap_or_default() })
