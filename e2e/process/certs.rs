@@ -5,7 +5,7 @@ use super::{
     harness::{Needs, eventually},
 };
 use golden_catalog::run::{
-    certs::{Action, Error, Keeper, Profile, Resolver, SELF_ISSUED, SPOOL_KEY, SPOOL_TLS, SpoolKey, keep},
+    certs::{Action, Error, Keeper, KeptSpoolKey, Profile, Resolver, SELF_ISSUED, SPOOL_KEY, SPOOL_TLS, keep},
     lease::{Elector, LEASE_NAME, Timing},
 };
 use k8s_openapi::{ByteString, api::core::v1::Secret, jiff::Timestamp};
@@ -44,13 +44,13 @@ async fn two_of_us_end_with_one_certificate_and_one_key() {
         assert_eq!(one.trouble(&profile.names, at), None);
     }
 
-    let keys = futures::future::join_all((0..8).map(|_| SpoolKey::obtain(&secrets, SPOOL_KEY))).await;
+    let keys = futures::future::join_all((0..8).map(|_| KeptSpoolKey::obtain(&secrets, SPOOL_KEY))).await;
     let keys: Vec<[u8; 32]> = keys.into_iter().map(|key| *key.unwrap().as_bytes()).collect();
     assert!(keys.iter().all(|key| *key == keys[0] && *key != [0; 32]));
     // A slip of a hand is refused by the API server.
     let slip = Patch::Merge(serde_json::json!({"stringData": {"key": "oops"}}));
     assert!(secrets.patch(SPOOL_KEY, &PatchParams::default(), &slip).await.is_err());
-    assert_eq!(*SpoolKey::obtain(&secrets, SPOOL_KEY).await.unwrap().as_bytes(), keys[0]);
+    assert_eq!(*KeptSpoolKey::obtain(&secrets, SPOOL_KEY).await.unwrap().as_bytes(), keys[0]);
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn what_is_not_ours_is_used_or_refused_and_stays_as_it_is() {
     let wrong = Secret { data: Some([("key".to_owned(), ByteString(vec![1; 5]))].into()), ..Secret::default() };
     let wrong = Secret { metadata: kube::core::ObjectMeta { name: Some(SPOOL_KEY.into()), ..Default::default() }, ..wrong };
     secrets.create(&PostParams::default(), &wrong).await.unwrap();
-    assert!(matches!(SpoolKey::obtain(&secrets, SPOOL_KEY).await, Err(Error::SpoolKey { .. })));
+    assert!(matches!(KeptSpoolKey::obtain(&secrets, SPOOL_KEY).await, Err(Error::SpoolKey { .. })));
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! A real nginx: ranges, validators, TLS with a private authority.
 
-use golden_catalog::source::{EgressSettings, OpenRequest};
+use golden_catalog::source::{Comparison, EgressSettings, OpenRequest};
 
 use crate::{
     drain, egress, fetch, http, open, pattern, settings,
@@ -71,7 +71,7 @@ async fn a_peek_at_a_large_file_moves_one_mebibyte() {
     let log = real.nginx.log("/big.img", 1);
     assert_eq!((log.len(), log[0].status, log[0].sent), (1, 206, 1 << 20));
     let facts = egress.look(&OpenRequest::new(&source)).await.expect("facts");
-    assert_eq!(facts.differs_from(&peeked.facts), Some(false));
+    assert_eq!(facts.compared_with(&peeked.facts.recorded()), Comparison::Same);
 }
 
 /// gzip on the fly: nginx does not do it for `identity`, and a server that is forced to is refused.

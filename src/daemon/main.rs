@@ -330,7 +330,7 @@ impl Leader {
     async fn lead(&self, claim: &Claim, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
         let writer = client::writer(&self.config, claim)?;
         let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(writer.clone(), &self.arguments.namespace);
-        let key = certs::SpoolKey::obtain(&secrets, certs::SPOOL_KEY).await?;
+        let key = certs::KeptSpoolKey::obtain(&secrets, certs::SPOOL_KEY).await?;
         let key = SpoolKey::from_bytes(key.as_bytes()).map_err(|error| Fatal::Other(error.to_string()))?;
         let registry = Registry::new(key);
         while !self.shared.cluster.is_known() || self.resolver.served().is_none() {

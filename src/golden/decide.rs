@@ -58,8 +58,6 @@ pub enum Action {
     Fetch {
         /// The largest size that any target states: a disk that fits none is not fetched.
         largest_target: Option<DiskSize>,
-        /// The digest that a refetch must give once a golden was made from it.
-        frozen_disk: Option<Digest>,
     },
     /// Stop a fetch that nobody needs any more.
     CancelFetch,

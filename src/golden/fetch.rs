@@ -125,8 +125,7 @@ fn begin(draft: &mut Draft<'_>, fetch: &mut FetchStatus, counts: bool) -> FetchS
     // Where some target takes the image's own size, every disk fits.
     let sizes: Option<Vec<_>> = draft.image.targets.iter().map(|target| target.size).collect();
     let largest_target = sizes.and_then(|sizes| sizes.into_iter().max());
-    let frozen_disk = draft.frozen_disk();
-    draft.after.push(Action::Fetch { largest_target, frozen_disk });
+    draft.after.push(Action::Fetch { largest_target });
     if fetch.last_failure.is_some() {
         return failed(draft, fetch);
     }

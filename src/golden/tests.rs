@@ -117,7 +117,7 @@ fn made() -> Observed {
 fn a_new_image_is_fetched_with_the_attempt_on_record() {
     let decision = run(&http());
     assert_eq!(reason(&decision), "Fetching");
-    assert_eq!(decision.after, [Action::Fetch { largest_target: None, frozen_disk: None }]);
+    assert_eq!(decision.after, [Action::Fetch { largest_target: None }]);
     assert_eq!(decision.status.fetch.as_ref().map(|fetch| fetch.attempts), Some(1));
     assert!(decision.status.targets[0].golden.is_none());
 }
@@ -231,7 +231,7 @@ fn a_golden_that_is_gone_altogether_is_made_anew_from_the_same_disk() {
     // The spool lost it: fetched again, and only the same disk will do.
     observed.spooled = None;
     let decision = run(&observed);
-    assert_eq!(decision.after, [Action::Fetch { largest_target: None, frozen_disk: Some(disk()) }]);
+    assert_eq!(decision.after, [Action::Fetch { largest_target: None }]);
     observed.spooled = Some(SpooledView { disk_digest: Digest::of(b"other"), ..spooled() });
     let decision = run(&observed);
     assert_eq!(reason(&decision), "UpstreamChanged");

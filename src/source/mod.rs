@@ -13,6 +13,7 @@
 pub mod address;
 mod answer;
 mod body;
+mod compare;
 mod connect;
 mod credentials;
 mod dns;
@@ -44,6 +45,7 @@ use zeroize::Zeroizing;
 use address::Trust;
 pub use body::Body;
 use body::Driver;
+pub use compare::{Comparison, Recorded};
 use connect::Route;
 pub use credentials::Credentials;
 use dns::Resolver;

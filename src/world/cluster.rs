@@ -30,7 +30,7 @@ pub enum Changed {
 
 /// A pod of the catalog namespace, as far as it uses volumes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PodFacts {
+pub struct CatalogPod {
     /// Its name.
     pub name: String,
     /// PVCs it uses read-write.
@@ -60,7 +60,7 @@ pub struct Cluster {
     /// PVCs of the catalog namespace.
     pub claims: Store<Claim>,
     /// Pods of the catalog namespace.
-    pub pods: Store<PodFacts>,
+    pub pods: Store<CatalogPod>,
     /// StorageClasses.
     pub classes: Store<ClassFacts>,
     /// CDI's StorageProfiles.
@@ -93,7 +93,7 @@ impl Cluster {
             claims: Store::new(golden(&tell)),
             pods: Store::new({
                 let tell = Arc::clone(&tell);
-                move |change: &Change<'_, PodFacts>| {
+                move |change: &Change<'_, CatalogPod>| {
                     for pod in [change.old, change.new].into_iter().flatten() {
                         pod.writes.iter().for_each(|claim| tell(Changed::Golden(claim.clone())));
                     }
@@ -190,7 +190,7 @@ where
 
 /// Which claims a pod uses read-write: all but those its volume mounts read-only everywhere (CDI's own rule,
 /// `reference/cdi.md`, section 2).
-fn pod_facts(pod: &Pod) -> PodFacts {
+fn pod_facts(pod: &Pod) -> CatalogPod {
     let spec = pod.spec.as_ref();
     let volumes = spec.and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
     let writes = volumes
@@ -200,7 +200,7 @@ fn pod_facts(pod: &Pod) -> PodFacts {
         .map(|claim| claim.claim_name.clone())
         .collect();
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
-    PodFacts {
+    CatalogPod {
         name: pod.name_any(),
         writes,
         ended: matches!(phase, "Succeeded" | "Failed"),

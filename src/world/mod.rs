@@ -9,7 +9,7 @@ pub mod requests;
 mod store;
 mod watch;
 
-pub use cluster::{Changed, Cluster, ConfigMapFacts, PodFacts, Watch};
+pub use cluster::{CatalogPod, Changed, Cluster, ConfigMapFacts, Watch};
 pub use ledger_sink::LedgerSink;
 pub use store::{Change, Store, StoreState};
 pub use watch::{Key, Phase, Pulse, Selection, Sink, Unknown, WatchSettings, WatchState, feed};

@@ -13,15 +13,15 @@ pub(super) const FIELD: &str = "key";
 
 /// 32 bytes for HMAC-SHA256. Never printed, and wiped when dropped.
 #[derive(Clone)]
-pub struct SpoolKey(Zeroizing<[u8; 32]>);
+pub struct KeptSpoolKey(Zeroizing<[u8; 32]>);
 
-impl std::fmt::Debug for SpoolKey {
+impl std::fmt::Debug for KeptSpoolKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("SpoolKey(…)")
+        f.write_str("KeptSpoolKey(…)")
     }
 }
 
-impl SpoolKey {
+impl KeptSpoolKey {
     /// The key itself, for the one who computes the HMAC.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
@@ -72,11 +72,11 @@ mod tests {
 
     #[test]
     fn a_key_is_exactly_32_bytes_and_stays_out_of_logs() {
-        let key = SpoolKey::read("s", &secret(Some(&[7; 32]))).unwrap();
+        let key = KeptSpoolKey::read("s", &secret(Some(&[7; 32]))).unwrap();
         assert_eq!(key.as_bytes(), &[7; 32]);
-        assert_eq!(format!("{key:?}"), "SpoolKey(…)");
+        assert_eq!(format!("{key:?}"), "KeptSpoolKey(…)");
         for wrong in [None, Some(&[7_u8; 31][..]), Some(&[7; 33]), Some(&[])] {
-            let error = SpoolKey::read("s", &secret(wrong)).unwrap_err();
+            let error = KeptSpoolKey::read("s", &secret(wrong)).unwrap_err();
             assert!(error.to_string().contains("restore it"), "{error}");
         }
     }

@@ -16,7 +16,7 @@ mod serve;
 
 pub use decide::{Action, decide};
 pub use keep::{Keeper, keep};
-pub use key::{SPOOL_KEY, SpoolKey};
+pub use key::{KeptSpoolKey, SPOOL_KEY};
 pub use material::{Observed, Profile, Served};
 pub use serve::{Resolver, server_config};
 

@@ -1,0 +1,155 @@
+//! What is there: from stores, spool and jobs to the data that a decision is made from.
+
+use std::sync::PoisonError;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use super::Term;
+use crate::{
+    api::{GoldenImage, GoldenImageStatus, parse_image},
+    golden::{self, Metadata, Observed, Permits, Reference, SpooledView, observe},
+    model::{Digest, DiskSize, Identity, Image},
+    rules::{ImporterFacts, Reason, marks},
+    spool::{Grant, Record, Verified},
+};
+
+impl Term {
+    /// Everything that a decision about one image depends on.
+    pub(super) async fn observe(&self, object: &GoldenImage, uid: &str, now: Timestamp) -> Observed {
+        let cluster = &self.shared.cluster;
+        let status = object.status.clone().unwrap_or_default();
+        let name = object.name_any();
+        let parsed = parse_image(object);
+        let resolved = status.schematic_id.as_ref().and_then(|id| id.parse().ok());
+        let identity = parsed.as_ref().ok().and_then(|image| image.identity(resolved.as_ref()));
+        let mut targets = Vec::new();
+        if let Ok(image) = &parsed {
+            let classes = observe::classes(cluster);
+            for spec in &image.targets {
+                let mut target = observe::target(cluster, &self.shared.catalog, image, spec, &status, &classes);
+                self.observe_importer(&mut target, uid, &status, now);
+                targets.push(target);
+            }
+        }
+        // A digest given later, or by a re-created image, is held against what the spool has (R9).
+        let digest = parsed.as_ref().ok().and_then(|image| image.digest);
+        let spooled = match &identity {
+            Some(identity) => {
+                self.spooled(identity, uid).await.filter(|spooled| digest.is_none_or(|digest| digest == spooled.artifact_digest))
+            }
+            None => None,
+        };
+        Observed {
+            metadata: Metadata {
+                name: name.clone(),
+                uid: uid.to_owned(),
+                generation: object.metadata.generation,
+                retry: object.annotations().get(marks::RETRY).cloned(),
+            },
+            duplicate_of: identity.as_ref().and_then(|identity| observe::older_twin(cluster, object, identity.as_str())),
+            ca: self.ca_reference(parsed.as_ref().ok()),
+            cdi_installed: cluster.volumes.state() != crate::world::StoreState::NotInstalled,
+            spooled,
+            fetch: self.jobs.view(uid),
+            upstream: self.memory.with(uid, |image| image.upstream.clone()),
+            listing: self.shared.listings.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned().unwrap_or_default(),
+            permits: Permits::default(),
+            image: parsed,
+            status,
+            targets,
+        }
+    }
+
+    /// Adds what the spool and our own memory know of a golden.
+    fn observe_importer(&self, target: &mut golden::ObservedTarget, uid: &str, status: &GoldenImageStatus, now: Timestamp) {
+        let shown = target.golden.volume.take();
+        let disk =
+            shown.as_ref().and_then(|volume| volume.disk_digest.clone()).or_else(|| status.disk.as_ref().map(|disk| disk.digest.clone()));
+        let Some(golden) = target.name.clone() else {
+            target.golden.volume = shown;
+            return;
+        };
+        let facts = disk
+            .and_then(|disk| disk.parse::<Digest>().ok())
+            .and_then(|disk| self.registry.facts(&Grant { uid: uid.to_owned(), golden: golden.clone(), disk }));
+        if let Some(facts) = facts {
+            let began = status
+                .targets
+                .iter()
+                .find(|entry| entry.golden.as_deref() == Some(golden.as_str()))
+                .and_then(|entry| entry.started_time.clone());
+            let since = |at: std::time::SystemTime| {
+                let seconds = at.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+                began.as_ref().is_some_and(|began| i64::try_from(seconds).unwrap_or(0) >= began.0.as_second())
+            };
+            let refused = self.registry.handshake_failures().iter().any(|failure| failure.certificate_refused && since(failure.time));
+            target.golden.importer = ImporterFacts {
+                connected: facts.requests > 0,
+                wrong_token: facts.last_wrong_token.is_some_and(|(at, _)| facts.last_request.is_none_or(|last| last < at)),
+                tls_failed: refused && facts.requests == 0,
+            };
+        }
+        self.memory.with(uid, |image| {
+            let memory = image.golden(&golden);
+            target.golden.grant = memory.grant.clone();
+            target.golden.headers_written = memory.headers_written;
+            target.golden.volume = memory.overlay(shown);
+            if let Some(volume) = target.golden.volume.as_ref().filter(|volume| volume.phase != "Succeeded") {
+                // A crash-looping importer that downloads the disk again and again does not move.
+                let percent = volume.percent.unwrap_or(0);
+                target.golden.moved = Some(memory.moved(&volume.uid, percent, now));
+            }
+        });
+        let waiting = target.golden.volume.as_ref().is_some_and(|volume| volume.phase != "Succeeded") && !target.golden.importer.connected;
+        if waiting && let Some(config) = self.shared.cluster.cdi_config.get("", "config") {
+            target.golden.trouble = observe::proxy_in_the_way(Some(&config), &self.shared.spool_host).map(|host| {
+                let message = format!(
+                    "CDI's importers use a proxy (CDIConfig `importProxy`), and the spool's host is not in its `noProxy`: add `{host}`."
+                );
+                (Reason::ImportProxyInTheWay, message)
+            });
+        }
+    }
+
+    fn ca_reference(&self, image: Option<&Image>) -> Reference {
+        let Some((map, key)) = image.and_then(|image| image.ca_bundle.as_ref()) else { return Reference::NotNamed };
+        match self.shared.cluster.config_maps.get(&self.shared.namespace, map) {
+            Some(facts) if facts.data.contains_key(key) => Reference::Found,
+            Some(_) => Reference::Missing(format!("The key {key} of ConfigMap {}/{map} (`caBundleRef`)", self.shared.namespace)),
+            None => Reference::Missing(format!("The ConfigMap {}/{map} (`caBundleRef`)", self.shared.namespace)),
+        }
+    }
+
+    /// What the spool has of an image. The disk is kept from eviction for as long as this image is remembered to need it.
+    async fn spooled(&self, identity: &Identity, uid: &str) -> Option<SpooledView> {
+        let (store, wanted) = (self.shared.store.clone(), identity.clone());
+        let found = tokio::task::spawn_blocking(move || store.find(&wanted)).await.ok()?;
+        match found {
+            Ok(Some(spooled)) => {
+                let view = spooled_view(&spooled.record);
+                self.memory.with(uid, |image| image.disk = Some(spooled.lease));
+                view
+            }
+            Ok(None) => None,
+            Err(error) => {
+                tracing::warn!(%identity, %error, "the spool cannot be asked");
+                None
+            }
+        }
+    }
+}
+
+fn spooled_view(record: &Record) -> Option<SpooledView> {
+    Some(SpooledView {
+        artifact_digest: record.artifact.digest,
+        artifact_size: record.artifact.size,
+        format: record.artifact.format.clone(),
+        resolved_url: Some(record.artifact.resolved_url.clone()),
+        etag: record.artifact.etag.clone(),
+        resolved_time: Some(record.artifact.resolved_time),
+        disk_digest: record.disk.digest,
+        virtual_size: DiskSize::from_bytes(record.disk.virtual_size)?,
+        digest_matched: record.verified == Verified::Digest,
+    })
+}

@@ -1,0 +1,148 @@
+//! What takes longer than one look: fetches, and questions to factory and upstream. Each ends by waking its image.
+
+use std::{sync::Arc, time::Instant};
+
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use super::Term;
+use crate::{
+    api::{GoldenImage, GoldenImageStatus},
+    golden::{FetchView, UpstreamView},
+    intake::{self, IntakeRequest},
+    model::{DiskSize, Image, Schematic, Source},
+    source::{Comparison, OpenRequest, Recorded, SchematicRequest},
+};
+
+impl Term {
+    fn ca_bundle(&self, image: &Image) -> Option<Vec<u8>> {
+        let (map, key) = image.ca_bundle.as_ref()?;
+        let facts = self.shared.cluster.config_maps.get(&self.shared.namespace, map)?;
+        facts.data.get(key).map(|pem| pem.clone().into_bytes())
+    }
+
+    /// Asks the factory for the ID of a schematic document.
+    pub(super) fn resolve_schematic(&self, uid: &str, image: &Image) {
+        let Source::TalosFactory(talos) = image.source.clone() else { return };
+        let (egress, ca) = (self.shared.egress.clone(), self.ca_bundle(image));
+        self.jobs.start(uid, image.name.as_str(), |_, _| async move {
+            let Schematic::Document(document) = &talos.schematic else { return FetchView::Idle };
+            let request = SchematicRequest { factory_url: &talos.factory_url, document, ca_bundle: ca.as_deref(), credentials: None };
+            match egress.resolve_schematic(&request).await {
+                Ok(id) => FetchView::Schematic(id),
+                Err(error) => FetchView::Failed { reason: error.reason(), message: error.to_string(), retry_after: error.retry_after() },
+            }
+        });
+    }
+
+    /// Fetches and verifies the artifact into the spool.
+    pub(super) fn fetch(&self, uid: &str, image: &Image, status: &GoldenImageStatus, largest_target: Option<DiskSize>) {
+        let schematic_id = status.schematic_id.as_ref().and_then(|id| id.parse().ok());
+        let Some(identity) = image.identity(schematic_id.as_ref()) else { return };
+        let (intake, metrics) = (self.shared.intake.clone(), Arc::clone(&self.shared.metrics));
+        let fits: crate::intake::Fits = Arc::new(move |disk| match largest_target {
+            Some(largest) if largest < disk => {
+                Err(format!("The disk has {disk} and the largest target {largest}: it needs at least {}.", disk.round_up_to_mib()))
+            }
+            _ => Ok(()),
+        });
+        let request = IntakeRequest {
+            identity,
+            source: image.source.clone(),
+            schematic_id,
+            digest: image.digest,
+            ca_bundle: self.ca_bundle(image),
+            credentials: None,
+            fits,
+        };
+        let name = image.name.to_string();
+        self.jobs.start(uid, image.name.as_str(), |told, cancel| async move {
+            let began = Instant::now();
+            let kind = source_kind(&request.source);
+            let (progress, mut steps) = tokio::sync::watch::channel(intake::Progress::default());
+            let work = intake.run(&request, &progress, &cancel);
+            let telling = async {
+                let (mut received, mut fetched) = (0, None);
+                while steps.changed().await.is_ok() {
+                    let step = *steps.borrow_and_update();
+                    if let Some(percent) = step.percent() {
+                        told.tell(percent);
+                    }
+                    metrics.fetched(&name, step.received.saturating_sub(received));
+                    received = step.received.max(received);
+                    if step.stage == intake::Stage::Verifying && fetched.is_none() {
+                        fetched = Some(began.elapsed());
+                        metrics.fetch_took(kind, began.elapsed());
+                    }
+                }
+                std::future::pending::<()>().await;
+            };
+            let outcome = tokio::select! {
+                outcome = work => outcome,
+                () = telling => unreachable!("it never ends"),
+            };
+            match outcome {
+                Ok(spooled) => {
+                    metrics.intake_took(kind, began.elapsed());
+                    let artifact = &spooled.record.artifact;
+                    tracing::info!(image = name, bytes = artifact.size, format = artifact.format, took = ?began.elapsed(), "fetched and verified");
+                    FetchView::Idle
+                }
+                Err(intake::IntakeError::Cancelled) => FetchView::Idle,
+                Err(error) => {
+                    let reason = error.reason();
+                    metrics.failed(&name, reason);
+                    tracing::warn!(image = name, %reason, %error, "fetch failed");
+                    FetchView::Failed { reason, message: error.to_string(), retry_after: error.retry_after() }
+                }
+            }
+        });
+    }
+
+    /// R6: a HEAD, at most one at a time per image; its answer wakes the image.
+    pub(super) fn check_upstream(&self, object: &GoldenImage, uid: &str, image: &Image, status: &GoldenImageStatus) {
+        let asked = UpstreamView { checked: Timestamp::now(), difference: None };
+        let before = self.memory.with(uid, |memory| memory.upstream.replace(asked.clone()));
+        let Some(artifact) = status.artifact.clone() else { return };
+        let (egress, source, ca, queue) =
+            (self.shared.egress.clone(), image.source.clone(), self.ca_bundle(image), Arc::clone(&self.shared.queue));
+        let (name, uid) = (object.name_any(), uid.to_owned());
+        let this = self.memory.clone();
+        tokio::spawn(async move {
+            let request = OpenRequest { ca_bundle: ca.as_deref(), ..OpenRequest::new(&source) };
+            let difference = match egress.look(&request).await {
+                Ok(facts) => {
+                    let recorded = Recorded {
+                        resolved_url: artifact.resolved_url.as_deref(),
+                        length: u64::try_from(artifact.size_bytes).ok(),
+                        etag: artifact.etag.as_deref(),
+                        last_modified: None,
+                    };
+                    match facts.compared_with(&recorded) {
+                        Comparison::Differs(how) => Some(how),
+                        Comparison::Same => None,
+                        Comparison::Unknown => before.and_then(|before| before.difference),
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(image = name, %error, "upstream could not be asked for changes");
+                    before.and_then(|before| before.difference)
+                }
+            };
+            if difference.is_some() {
+                tracing::info!(image = name, difference, "upstream serves other bytes now");
+            }
+            this.with(&uid, |memory| memory.upstream = Some(UpstreamView { difference, ..asked }));
+            queue.add(name);
+        });
+    }
+}
+
+/// The kind of a source, as a metric's label.
+const fn source_kind(source: &Source) -> &'static str {
+    match source {
+        Source::TalosFactory(_) => "talosFactory",
+        Source::ContainerDisk { .. } => "containerDisk",
+        Source::Http { .. } => "http",
+    }
+}
