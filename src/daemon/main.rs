@@ -32,7 +32,7 @@ use crate::{
     },
     source::Egress,
     spool::{self, Registry, SpoolKey, Store},
-    world::{Changed, Cluster, WatchSettings},
+    world::{Changed, Cluster, ConsumerWatch, WatchSettings},
 };
 
 /// How long tasks may take to end.
@@ -132,6 +132,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     let queue: Arc<Queue<String>> = Arc::default();
     let list_changed = Arc::new(Notify::new());
     let cluster = cluster(&queue, &list_changed);
+    let consumers = ConsumerWatch::new(&arguments.catalog_namespace, WatchSettings::default());
     let (recorder, publisher) = events::recorder(reader.clone(), "cozystack.io/golden-catalog", &identity, Arc::clone(&metrics));
     let spool_url = arguments.spool_url()?;
     let spool_host = spool_url.url().host_str().unwrap_or_default().to_owned();
@@ -153,7 +154,8 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     });
 
     let mut pulses = Vec::new();
-    for watch in cluster.watches(&reader, &arguments.namespace, &arguments.catalog_namespace, WatchSettings::default()) {
+    let own = cluster.watches(&reader, &arguments.namespace, &arguments.catalog_namespace, WatchSettings::default());
+    for watch in own.into_iter().chain(consumers.watches(&reader, WatchSettings::default())) {
         let pulse = watch.pulse.clone();
         pulses.push(pulse.clone());
         health.add(Probe::Live, &format!("watch {}", pulse.kind()), {
@@ -173,6 +175,8 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         for pulse in &pulses {
             metrics.watch(pulse.kind(), pulse.sample(std::time::Instant::now()));
         }
+        let ledger = consumers.read();
+        metrics.ledger(ledger.len(), ledger.heap_bytes(), ledger.known(&crate::world::ledger::Kind::ALL).is_ok());
     });
     health.add(Probe::Ready, "caches", {
         let cluster = cluster.clone();

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
+use tokio::sync::watch;
+
 use super::{
     Sink,
     evidence::Observe,
@@ -10,17 +12,20 @@ use super::{
 
 /// A ledger that several watches fill and others ask.
 #[derive(Clone)]
-pub struct LedgerSink(Arc<RwLock<Ledger>>);
+pub struct LedgerSink {
+    ledger: Arc<RwLock<Ledger>>,
+    changes: Arc<watch::Sender<u64>>,
+}
 
 impl LedgerSink {
     /// Shares a ledger.
     pub fn new(ledger: Ledger) -> Self {
-        Self(Arc::new(RwLock::new(ledger)))
+        Self { ledger: Arc::new(RwLock::new(ledger)), changes: Arc::new(watch::Sender::new(0)) }
     }
 
     /// The ledger, to be asked. Watches wait meanwhile.
     pub fn read(&self) -> RwLockReadGuard<'_, Ledger> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says that the cluster has no such kind (any more).
@@ -28,13 +33,21 @@ impl LedgerSink {
         self.with(|ledger| ledger.not_installed(kind));
     }
 
-    /// Says whether the kind's watch has been heard of in time.
-    pub fn set_alive(&self, kind: Kind, is_alive: bool) {
-        if is_alive { self.with(|ledger| ledger.fresh(kind)) } else { self.with(|ledger| ledger.stale(kind)) }
+    /// Says why the kind's watch cannot be believed now, or that it can.
+    pub fn doubt(&self, kind: Kind, why: Option<String>) {
+        if self.read().doubted(kind) != why.as_deref() {
+            self.with(|ledger| ledger.doubt(kind, why));
+        }
+    }
+
+    /// Wakes whenever the ledger may answer otherwise than before.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     fn with(&self, change: impl FnOnce(&mut Ledger)) {
-        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.ledger.write().unwrap_or_else(PoisonError::into_inner));
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 }
 
@@ -103,9 +116,14 @@ mod tests {
         Sink::<DataVolume>::odd(&mut sink, Some("a"), "never seen", "why");
         Sink::<DataVolume>::synced(&mut sink);
         assert_eq!(count(&sink), Ok(1));
-        sink.set_alive(Kind::DataVolume, false);
+        let mut changes = sink.changes();
+        sink.doubt(Kind::DataVolume, Some("why".to_owned()));
+        assert!(changes.has_changed().expect("the ledger is there"), "what is doubted answers otherwise");
+        changes.mark_unchanged();
+        sink.doubt(Kind::DataVolume, Some("why".to_owned()));
+        assert!(!changes.has_changed().expect("the ledger is there"));
         assert_eq!(sink.read().state(Kind::DataVolume), KindState::Stale);
-        sink.set_alive(Kind::DataVolume, true);
+        sink.doubt(Kind::DataVolume, None);
         Sink::<DataVolume>::delete(&mut sink, Some("a"), "x");
         assert_eq!(count(&sink), Ok(0));
     }

@@ -1,6 +1,7 @@
 //! What the cluster looks like: watches with their ages, and small stores of the facts that decisions need.
 
 mod cluster;
+mod consumers;
 pub mod evidence;
 pub mod facts;
 pub mod ledger;
@@ -10,6 +11,7 @@ mod store;
 mod watch;
 
 pub use cluster::{CatalogPod, Changed, Cluster, ConfigMapFacts, Watch};
+pub use consumers::ConsumerWatch;
 pub use ledger_sink::LedgerSink;
 pub use store::{Change, Store, StoreState};
 pub use watch::{Key, Phase, Pulse, Selection, Sink, Unknown, WatchSettings, WatchState, feed};

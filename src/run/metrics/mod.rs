@@ -113,6 +113,9 @@ pub struct Metrics {
     watch_failures: Family<OfKind, Counter>,
     certificate_seconds: Family<OfCertificate, Float>,
     events_lost: Family<OfCause, Counter>,
+    ledger_rows: Gauge,
+    ledger_size: Gauge,
+    ledger_known: Gauge,
 }
 
 impl fmt::Debug for Metrics {
@@ -214,6 +217,17 @@ impl Metrics {
                 Family::default()
             ),
             events_lost: register!("events_lost", "Events that could not be published", Family::default()),
+            ledger_rows: register!(
+                "ledger_rows",
+                "References to goldens, and members of worker pools, in the consumer ledger",
+                Gauge::default()
+            ),
+            ledger_size: register!("ledger_size", Bytes, "Memory of the consumer ledger", Gauge::default()),
+            ledger_known: register!(
+                "ledger_known",
+                "1 while every kind of consumer is known, so that a golden without consumers may be called free",
+                Gauge::default()
+            ),
             registry: root,
             hooks: Mutex::default(),
         }
@@ -323,6 +337,13 @@ impl Metrics {
         self.watch_unreadable.get_or_create(&label).set(whole(sample.unreadable as usize));
         let counter = self.watch_failures.get_or_create_owned(&label);
         counter.inc_by(sample.failures.saturating_sub(counter.get()));
+    }
+
+    /// What the consumer ledger holds: rows, bytes, and whether all is known; call it from [`Self::on_scrape`].
+    pub fn ledger(&self, rows: usize, bytes: usize, is_known: bool) {
+        self.ledger_rows.set(whole(rows));
+        self.ledger_size.set(whole(bytes));
+        self.ledger_known.set(i64::from(is_known));
     }
 
     /// The time a certificate is still good for, in seconds; call it from [`Self::on_scrape`].

@@ -60,6 +60,17 @@ impl Kind {
     }
 }
 
+impl Kind {
+    /// What the kind's watch in all namespaces is called, beside the catalog namespace's own watches of two kinds.
+    pub const fn everywhere(self) -> &'static str {
+        match self {
+            Self::DataVolume => "consumer DataVolume",
+            Self::Claim => "consumer PersistentVolumeClaim",
+            other => other.as_str(),
+        }
+    }
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

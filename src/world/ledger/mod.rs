@@ -42,7 +42,7 @@ pub enum KindState {
     Reading,
     /// All is known.
     Ready,
-    /// Its watch has not been heard of for too long.
+    /// Its watch is broken, refused or silent: what was known may be stale.
     Stale,
     /// The cluster has no such kind, so there are none.
     NotInstalled,
@@ -55,10 +55,12 @@ impl KindState {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct KindEpoch {
     state: KindState,
     epoch: u32,
+    /// Why its watch cannot be believed now, whatever it said before.
+    doubt: Option<String>,
 }
 
 /// The index of consumers.
@@ -72,12 +74,12 @@ pub struct Ledger {
 impl Ledger {
     /// An empty ledger, in which every kind is still to be read.
     pub fn new(catalog_namespace: impl Into<String>) -> Self {
-        let unread = KindEpoch { state: KindState::Unread, epoch: 0 };
+        let unread = || KindEpoch { state: KindState::Unread, epoch: 0, doubt: None };
         Self {
             catalog_namespace: catalog_namespace.into(),
             names: Names::default(),
             rows: Rows::default(),
-            kinds: [unread; Kind::ALL.len()],
+            kinds: Kind::ALL.map(|_| unread()),
         }
     }
 
@@ -166,25 +168,20 @@ impl Ledger {
         self.kinds[kind as usize].state = KindState::NotInstalled;
     }
 
-    /// The kind's watch has not been heard of for too long; look-ups that need it say so until [`Self::fresh`] or a new list.
-    pub fn stale(&mut self, kind: Kind) {
-        let state = &mut self.kinds[kind as usize].state;
-        if *state == KindState::Ready {
-            *state = KindState::Stale;
-        }
+    /// Says why the kind's watch cannot be believed now, or that it can; look-ups that need it say so until it can.
+    pub fn doubt(&mut self, kind: Kind, why: Option<String>) {
+        self.kinds[kind as usize].doubt = why;
     }
 
-    /// The kind's watch is heard of again, without a new list.
-    pub fn fresh(&mut self, kind: Kind) {
-        let state = &mut self.kinds[kind as usize].state;
-        if *state == KindState::Stale {
-            *state = KindState::Ready;
-        }
+    /// Why the kind's watch cannot be believed now.
+    pub fn doubted(&self, kind: Kind) -> Option<&str> {
+        self.kinds[kind as usize].doubt.as_deref()
     }
 
     /// How well a kind is known.
     pub fn state(&self, kind: Kind) -> KindState {
-        self.kinds[kind as usize].state
+        let entry = &self.kinds[kind as usize];
+        if entry.state.is_known() && entry.doubt.is_some() { KindState::Stale } else { entry.state }
     }
 
     /// Whether all is known of these kinds.
@@ -195,10 +192,10 @@ impl Ledger {
         let missing: Vec<String> = kinds
             .iter()
             .filter(|kind| !self.state(**kind).is_known())
-            .map(|kind| match self.state(*kind) {
-                KindState::Unread => format!("{kind}s have not been read yet"),
-                KindState::Stale => format!("the watch of {kind}s is silent"),
-                _ => format!("{kind}s are being read"),
+            .map(|kind| match (self.doubted(*kind), self.state(*kind)) {
+                (Some(why), _) => why.to_owned(),
+                (None, KindState::Unread) => format!("{kind}s have not been read yet"),
+                (None, _) => format!("{kind}s are being read"),
             })
             .collect();
         if missing.is_empty() { Ok(()) } else { Err(Unknown(missing.join(", "))) }

@@ -396,11 +396,12 @@ fn b25_what_is_not_known_is_said() {
     assert!(ledger.consumers(GoldenKey::named("other"), storage).is_err());
     ledger.commit(Kind::DataVolume);
     assert!(of(&ledger, "g").is_empty() && ledger.is_empty());
-    ledger.stale(Kind::Claim);
-    assert_eq!(ledger.state(Kind::Claim), KindState::NotInstalled, "a kind that is not there has no watch");
-    ledger.stale(Kind::DataVolume);
-    assert_eq!(why(&ledger), "the watch of DataVolumes is silent");
-    ledger.fresh(Kind::DataVolume);
+    for kind in [Kind::Claim, Kind::DataVolume] {
+        ledger.doubt(kind, Some("the watch is broken".to_owned()));
+        assert_eq!((ledger.state(kind), why(&ledger).as_str()), (KindState::Stale, "the watch is broken"));
+        ledger.doubt(kind, None);
+    }
+    assert_eq!((ledger.state(Kind::Claim), ledger.state(Kind::DataVolume)), (KindState::NotInstalled, KindState::Ready));
     assert!(of(&ledger, "g").is_empty());
     ledger.observe(&volume("tenant-a/d", json!({}), from_golden("g"), ""));
     ledger.not_installed(Kind::DataVolume);

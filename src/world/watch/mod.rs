@@ -12,6 +12,7 @@
 
 mod decode;
 mod read;
+mod served;
 mod state;
 
 pub use decode::Key;
@@ -59,6 +60,8 @@ pub struct Selection {
     pub labels: Option<String>,
     /// A field selector.
     pub fields: Option<String>,
+    /// Further versions of the kind that decode in the same way, for servers that no longer serve the reader's own.
+    pub versions: &'static [&'static str],
     /// Ask for metadata only; the kind is then a [`PartialObjectMeta`].
     pub metadata_only: bool,
 }

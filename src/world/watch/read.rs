@@ -3,6 +3,7 @@
 use super::{
     Selection, WatchSettings,
     decode::{self, Item, Line},
+    served::{Served, Wanted, served},
     state::{Phase, WatchState},
 };
 use crate::run::{api_error, backoff::Backoff};
@@ -35,6 +36,7 @@ const SHORT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Query {
     path: String,
+    wanted: Wanted,
     selection: Selection,
     settings: WatchSettings,
 }
@@ -61,6 +63,8 @@ pub(super) enum Failure {
     Gone,
     /// The kind is not known.
     NotFound(String),
+    /// The kind is served in another version that can be read, or is about to be served.
+    Moved,
     /// The kind may not be read.
     Refused(String),
     /// Anything else, and how long the API server wants to be left alone.
@@ -68,7 +72,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    fn of(error: &kube::Error) -> Self {
+    pub(super) fn of(error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::status(status),
             other => Self::Other(api_error(other), None),
@@ -95,10 +99,11 @@ impl Failure {
 
 impl Query {
     pub fn new<K: Resource<DynamicType = ()>>(selection: Selection, settings: WatchSettings) -> Self {
-        Self { path: K::url_path(&(), selection.namespace.as_deref()), selection, settings }
+        let wanted = Wanted::new::<K>(selection.versions);
+        Self { path: K::url_path(&(), selection.namespace.as_deref()), wanted, selection, settings }
     }
 
-    fn list(&self, continue_token: Option<String>) -> Result<HttpRequest<Vec<u8>>, Failure> {
+    fn list(&self, path: &str, continue_token: Option<String>) -> Result<HttpRequest<Vec<u8>>, Failure> {
         let params = ListParams {
             label_selector: self.selection.labels.clone(),
             field_selector: self.selection.fields.clone(),
@@ -106,14 +111,14 @@ impl Query {
             continue_token,
             ..ListParams::default()
         };
-        let request = Request::new(&self.path);
+        let request = Request::new(path);
         let request = if self.selection.metadata_only { request.list_metadata(&params) } else { request.list(&params) };
         request.map_err(|error| Failure::Other(error.to_string(), None))
     }
 
     /// A watch from `resource_version`, or one that begins with the list. The latter asks for no version, which means the newest:
     /// version 0, as kube asks, may bring back what was gone.
-    fn watch(&self, resource_version: Option<&str>) -> Result<HttpRequest<Vec<u8>>, Failure> {
+    fn watch(&self, path: &str, resource_version: Option<&str>) -> Result<HttpRequest<Vec<u8>>, Failure> {
         let params = WatchParams {
             label_selector: self.selection.labels.clone(),
             field_selector: self.selection.fields.clone(),
@@ -121,7 +126,7 @@ impl Query {
             bookmarks: true,
             send_initial_events: resource_version.is_none(),
         };
-        let (request, version) = (Request::new(&self.path), resource_version.unwrap_or_default());
+        let (request, version) = (Request::new(path), resource_version.unwrap_or_default());
         let request = if self.selection.metadata_only { request.watch_metadata(&params, version) } else { request.watch(&params, version) };
         let mut request = request.map_err(|error| Failure::Other(error.to_string(), None))?;
         // As kube has it: servers from 1.37 on compress each event on its own, which clients decode only to the first.
@@ -137,7 +142,8 @@ where
     F: FnMut(Step<K>),
 {
     let streaming = query.settings.streaming;
-    let mut reader = Reader { client, query, feed, state, streaming, resource_version: None, lines: 0, kind: PhantomData };
+    let path = query.path.clone();
+    let mut reader = Reader { client, query, path, feed, state, streaming, resource_version: None, lines: 0, kind: PhantomData };
     let mut attempt = 0;
     loop {
         let begun = Instant::now();
@@ -156,6 +162,7 @@ where
                 if round == Round::Watched && lived {
                     attempt = 0;
                 }
+                let failure = reader.not_found(failure).await;
                 let pause = pause(&failure, state.kind(), attempt + 1);
                 reader.failed(failure);
                 pause
@@ -173,7 +180,8 @@ where
 fn pause(failure: &Failure, kind: &str, attempt: u32) -> Duration {
     match failure {
         // The next list is the cure; only when that ends in the same way is there something to wait for.
-        Failure::Gone if attempt == 1 => Duration::ZERO,
+        Failure::Gone | Failure::Moved if attempt == 1 => Duration::ZERO,
+        Failure::Moved => Backoff::WATCH.next(kind, attempt, None),
         Failure::Gone => Backoff::WATCH.next(kind, attempt, None),
         Failure::NotFound(_) | Failure::Refused(_) => Backoff::WATCH.next(kind, attempt, Some(LOOK_AGAIN)),
         Failure::Other(_, wish) => Backoff::WATCH.next(kind, attempt, *wish),
@@ -190,6 +198,8 @@ enum Round {
 struct Reader<'a, K, F> {
     client: &'a Client,
     query: &'a Query,
+    /// Where the kind is, in the version that is served.
+    path: String,
     feed: &'a mut F,
     state: &'a WatchState,
     streaming: bool,
@@ -217,7 +227,7 @@ where
         let mut token = None;
         let mut begun = false;
         loop {
-            let request = self.query.list(token)?;
+            let request = self.query.list(&self.path, token)?;
             let limit = self.query.settings.answer;
             let answer = tokio::time::timeout(limit, self.client.request_text(request)).await;
             let text = answer.map_err(|_| Failure::timed_out("no answer to a list", limit))?.map_err(|error| Failure::of(&error))?;
@@ -242,7 +252,7 @@ where
     /// Watches from where it stood, or from the list on where that is taken as a stream.
     async fn watch(&mut self) -> Result<(), Failure> {
         let mut listing = self.resource_version.is_none();
-        let request = self.query.watch(self.resource_version.as_deref())?;
+        let request = self.query.watch(&self.path, self.resource_version.as_deref())?;
         let WatchSettings { answer: limit, silence, .. } = self.query.settings;
         let answer = tokio::time::timeout(limit, self.client.request_stream(request)).await;
         let body = match answer.map_err(|_| Failure::timed_out("no answer to a watch", limit))? {
@@ -307,10 +317,25 @@ where
         }
     }
 
+    /// Looks what a 404 means before anything is concluded from it.
+    async fn not_found(&mut self, failure: Failure) -> Failure {
+        let Failure::NotFound(_) = failure else { return failure };
+        let limit = self.query.settings.answer;
+        match tokio::time::timeout(limit, served(self.client, &self.query.wanted)).await {
+            Ok(Ok(Served::Nowhere)) => failure,
+            Ok(Ok(Served::In(version))) => {
+                self.path = self.query.wanted.path(&self.query.path, &version);
+                Failure::Moved
+            }
+            Ok(Err(failure)) => failure,
+            Err(_) => Failure::timed_out("no answer to the question what is served", limit),
+        }
+    }
+
     /// Draws the conclusions of a failure.
     fn failed(&mut self, failure: Failure) {
         match failure {
-            Failure::Gone => {
+            Failure::Gone | Failure::Moved => {
                 self.resource_version = None;
                 self.state.gone();
             }
