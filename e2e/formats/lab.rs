@@ -134,15 +134,6 @@ fn shell(line: &str) -> Command {
     command
 }
 
-/// Whether a program is installed; says so where it is not.
-pub fn have(program: &str) -> bool {
-    let found = shell(&format!("command -v {program} >/dev/null")).status().is_ok_and(|status| status.success());
-    if !found {
-        println!("skipped: {program} is not installed");
-    }
-    found
-}
-
 /// The first `len` bytes of a file, fewer where it is shorter.
 pub fn head(path: &Path, len: usize) -> Vec<u8> {
     let mut head = Vec::new();

@@ -2,7 +2,7 @@
 
 use golden_catalog::{artifact::qcow2_upper_bound, rules::Reason};
 
-use crate::lab::{Lab, MIB, have, scatter};
+use crate::lab::{Lab, MIB, scatter};
 
 #[test]
 fn a_gpt_disk_of_sgdisk() {
@@ -31,9 +31,6 @@ fn gpt_and_mbr_disks_of_sfdisk() {
 
 #[test]
 fn a_disk_of_large_sectors() {
-    if !have("parted") {
-        return;
-    }
     let lab = Lab::new();
     let disk = lab.sparse("4k.raw", 64 * MIB);
     lab.sh("PARTED_SECTOR_SIZE=4096 parted -s 4k.raw mklabel gpt mkpart disk 1MiB 60MiB 2>/dev/null");
@@ -68,20 +65,17 @@ fn a_disk_cut_by_any_length_is_corrupt() {
 fn bare_file_systems_and_what_cuts_them() {
     let lab = Lab::new();
     lab.sh("mkdir -p tree && head -c 3000000 /dev/urandom > tree/data && echo hello > tree/text");
-    for (name, mib, program, make) in [
-        ("ext4", 64, "mkfs.ext4", "mkfs.ext4 -q -F -d tree FILE"),
-        ("ext2", 8, "mkfs.ext2", "mkfs.ext2 -q -F -b 1024 FILE"),
-        ("xfs", 320, "mkfs.xfs", "mkfs.xfs -q -f FILE"),
-        ("btrfs", 128, "mkfs.btrfs", "mkfs.btrfs -q --rootdir tree FILE"),
-        ("fat", 64, "mkfs.vfat", "mkfs.vfat FILE >/dev/null"),
-        ("fat32", 300, "mkfs.vfat", "mkfs.vfat -F 32 FILE >/dev/null"),
-        ("iso", 0, "genisoimage", "genisoimage -quiet -R -o FILE tree"),
-        ("hybrid", 0, "xorriso", "xorriso -report_about FAILURE -outdev FILE -map tree / -boot_image any partition_table=on -commit"),
-        ("squashfs", 0, "mksquashfs", "mksquashfs tree FILE -quiet -no-progress >/dev/null"),
+    for (name, mib, make) in [
+        ("ext4", 64, "mkfs.ext4 -q -F -d tree FILE"),
+        ("ext2", 8, "mkfs.ext2 -q -F -b 1024 FILE"),
+        ("xfs", 320, "mkfs.xfs -q -f FILE"),
+        ("btrfs", 128, "mkfs.btrfs -q --rootdir tree FILE"),
+        ("fat", 64, "mkfs.vfat FILE >/dev/null"),
+        ("fat32", 300, "mkfs.vfat -F 32 FILE >/dev/null"),
+        ("iso", 0, "genisoimage -quiet -R -o FILE tree"),
+        ("hybrid", 0, "xorriso -report_about FAILURE -outdev FILE -map tree / -boot_image any partition_table=on -commit"),
+        ("squashfs", 0, "mksquashfs tree FILE -quiet -no-progress >/dev/null"),
     ] {
-        if !have(program) {
-            continue;
-        }
         let file = format!("{name}.raw");
         let disk = lab.path(&file);
         if mib > 0 {

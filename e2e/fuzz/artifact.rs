@@ -135,10 +135,8 @@ fn seeds(lab: &Lab) -> Vec<(String, Vec<u8>)> {
     // Small, for many cases a second.
     lab.gpt("gpt.raw", 2, 0);
     lab.sh("head -c 70000 /dev/urandom | dd of=gpt.raw bs=1000 seek=1200 conv=notrunc status=none");
-    if lab::have("parted") {
-        lab.sparse("4k.raw", 2 * MIB);
-        lab.sh("PARTED_SECTOR_SIZE=4096 parted -s 4k.raw mklabel gpt mkpart disk 512KiB 1MiB 2>/dev/null");
-    }
+    lab.sparse("4k.raw", 2 * MIB);
+    lab.sh("PARTED_SECTOR_SIZE=4096 parted -s 4k.raw mklabel gpt mkpart disk 512KiB 1MiB 2>/dev/null");
     lab.sparse("mbr.raw", 2 * MIB);
     lab.sh("printf 'label: dos\\nsize=512K\\n' | sfdisk -q mbr.raw");
     lab.sparse("ext.raw", MIB);

@@ -20,6 +20,13 @@ xz:xz-utils
 zstd:zstd
 sgdisk:gdisk
 mkfs.ext4:e2fsprogs
+parted:parted
+mkfs.xfs:xfsprogs
+mkfs.btrfs:btrfs-progs
+mkfs.vfat:dosfstools
+genisoimage:genisoimage
+xorriso:xorriso
+mksquashfs:squashfs-tools
 sfdisk:fdisk
 qemu-img:qemu-utils
 nginx:nginx-light
