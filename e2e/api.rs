@@ -27,6 +27,10 @@ fn talos(more: Value) -> Value {
     json!({ "source": { "talosFactory": source } })
 }
 
+fn document(schematic: &str) -> Value {
+    json!({ "source": { "talosFactory": { "schematic": schematic, "version": "v1.13.6" } } })
+}
+
 fn http(more: Value) -> Value {
     let mut spec = json!({ "source": { "http": { "url": "https://images.example.org/a.qcow2" } } });
     spec.as_object_mut().expect("map").extend(more.as_object().expect("map").clone());
@@ -58,7 +62,7 @@ async fn good_objects_are_accepted() {
         talos(
             json!({ "platform": "nocloud", "architecture": "arm64", "secureBoot": true, "factoryURL": "https://factory.example.org/sub" }),
         ),
-        json!({ "source": { "talosFactory": { "schematic": { "customization": { "systemExtensions": { "officialExtensions": ["siderolabs/gvisor"] } } }, "version": "v1.13.6" } } }),
+        json!({ "source": { "talosFactory": { "schematic": "customization:\n  systemExtensions:\n    officialExtensions: [siderolabs/gvisor]\n", "version": "v1.13.6" } } }),
         http(json!({})),
         http(
             json!({ "digest": format!("sha256:{}", "0a".repeat(32)), "description": "A line.", "usages": ["VirtualMachine", "Worker"], "suspend": true }),
@@ -85,7 +89,8 @@ async fn bad_objects_are_refused_and_the_message_names_the_field() {
             "exactly one of talosFactory",
         ),
         (json!({ "source": { "talosFactory": { "version": "v1.0.0" } } }), "exactly one of schematicID"),
-        (talos(json!({ "schematic": {} })), "exactly one of schematicID"),
+        (talos(json!({ "schematic": "customization: {}" })), "exactly one of schematicID"),
+        (json!({ "source": { "talosFactory": { "version": "v1.0.0", "schematic": { "customization": {} } } } }), "schematic"),
         (talos(json!({ "schematicID": "A" })), "schematicID"),
         (talos(json!({ "schematicID": "a".repeat(65) })), "schematicID"),
         (talos(json!({ "schematicID": "" })), "schematicID"),
@@ -122,6 +127,47 @@ async fn bad_objects_are_refused_and_the_message_names_the_field() {
     assert!(long.contains("at most 63 characters"), "{long}");
 }
 
+/// The parser and the API server take the same URLs: an entry is told by whoever reads it first, in the same words.
+#[tokio::test]
+async fn parser_and_api_server_take_the_same_urls() {
+    let Some(cluster) = cluster().await else { return };
+    let long = |more: usize| format!("https://e.example/{}", "a".repeat(2048 - "https://e.example/".len() + more));
+    for url in [
+        "https://e.example",
+        "https://e.example/a?b=c@d",
+        "https://e.example?b=c",
+        "http://10.0.0.1:8080/a@b",
+        "https://[2001:db8::1]/a",
+        "https://E.example/%41",
+        &long(0),
+        &long(1),
+        "HTTPS://e.example/a",
+        "Http://e.example/a",
+        "https:e.example/a",
+        "https:///e.example/a",
+        "https:\\\\e.example\\a",
+        "https://e.example\\a",
+        "https://u@e.example/a",
+        "https://@e.example/a",
+        "https://e.example/a#b",
+        "https://e.example/a b",
+        "https://e.example/a\tb",
+        " https://e.example/a",
+        "ftp://e.example/a",
+        "https://",
+        "",
+    ] {
+        for source in
+            [json!({ "http": { "url": url } }), json!({ "talosFactory": { "schematicID": ID, "version": "v1.13.6", "factoryURL": url } })]
+        {
+            let spec = json!({ "source": source });
+            let parsed = golden_catalog::api::parse_image(&serde_json::from_value(object("a", &spec)).expect("readable"));
+            let created = create(cluster, &name(), &spec).await;
+            assert_eq!(parsed.is_ok(), created.is_ok(), "{url:?}: {parsed:?}\n{created:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_is_frozen_cannot_be_edited_and_the_rest_can() {
     let Some(cluster) = cluster().await else { return };
@@ -130,11 +176,8 @@ async fn what_is_frozen_cannot_be_edited_and_the_rest_can() {
         (talos(json!({})), talos(json!({ "version": "v1.13.7" })), Some("source is immutable")),
         (talos(json!({})), talos(json!({ "architecture": "arm64" })), Some("source is immutable")),
         (talos(json!({})), http(json!({})), Some("source is immutable")),
-        (
-            json!({ "source": { "talosFactory": { "schematic": { "customization": { "a": 1 } }, "version": "v1.13.6" } } }),
-            json!({ "source": { "talosFactory": { "schematic": { "customization": { "a": 2 } }, "version": "v1.13.6" } } }),
-            Some("source is immutable"),
-        ),
+        (document("customization: {a: 1}\n"), document("customization: {a: 2}\n"), Some("source is immutable")),
+        (document("customization: {a: 1}\n"), document("customization: {a: 1}\noverlay: {image: x}\n"), Some("source is immutable")),
         (http(json!({ "digest": digest })), http(json!({})), Some("digest is immutable")),
         (http(json!({ "digest": digest })), http(json!({ "digest": format!("sha256:{}", "0b".repeat(32)) })), Some("digest is immutable")),
         (http(json!({})), http(json!({ "usages": ["Worker"] })), Some("usages is immutable")),

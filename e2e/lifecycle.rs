@@ -142,7 +142,7 @@ async fn a_schematic_document_is_posted_once(scene: &Scene<'_>) {
     let factory = Upstream::start().await;
     factory.on("/schematics", Answer::new(201, format!("{{\"id\":\"{ID}\"}}")).header("Content-Type", "application/json"));
     factory.on(&format!("/image/{ID}/v1.13.6/openstack-amd64.raw.xz"), Answer::file(xz));
-    let source = json!({ "talosFactory": { "schematic": { "customization": {} }, "version": "v1.13.6", "factoryURL": factory.url("") } });
+    let source = json!({ "talosFactory": { "schematic": "customization: {}\n", "version": "v1.13.6", "factoryURL": factory.url("") } });
     scene.create("document", json!({ "source": source, "storage": { "targets": [{ "storageClassName": "replicated" }] } })).await;
     scene.stage.until("document", "Ready", "True").await;
     let status = scene.stage.images().get("document").await.expect("image").status.expect("status");

@@ -139,19 +139,31 @@ fn parse_source(source: &SourceSpec, errors: &mut Collector) -> Option<Source> {
     }
 }
 
-/// The longest schematic document that is posted, in bytes of JSON: far beyond any real one.
+/// The longest schematic document that is posted, in characters: far beyond any real one.
 const LONGEST_SCHEMATIC: usize = 64 << 10;
 
-fn schematic_document(field: &str, document: &serde_json::Value, errors: &mut Collector) -> Option<Schematic> {
-    if !document.is_object() {
-        errors.push(field, "must be a schematic document, such as `{customization: {}}`");
-        return None;
-    }
-    if document.to_string().len() > LONGEST_SCHEMATIC {
+/// Reads a document from its YAML text; an entry of values may give it as a map too.
+fn schematic_document(field: &str, given: &serde_json::Value, errors: &mut Collector) -> Option<Schematic> {
+    let length = given.as_str().map_or_else(|| given.to_string().len(), |text| text.chars().count());
+    if length > LONGEST_SCHEMATIC {
         errors.push(field, "must be at most 64 KiB");
         return None;
     }
-    Some(Schematic::Document(document.clone()))
+    let document = match given {
+        serde_json::Value::String(text) => match serde_saphyr::from_str::<serde_json::Value>(text) {
+            Ok(document) => document,
+            Err(error) => {
+                errors.push(field, format!("must be a schematic document in YAML: {}", error.without_snippet()));
+                return None;
+            }
+        },
+        other => other.clone(),
+    };
+    if !document.is_object() {
+        errors.push(field, "must be a schematic document, such as `customization: {}`");
+        return None;
+    }
+    Some(Schematic::Document(document))
 }
 
 fn parse_targets(spec: &GoldenImageSpec, errors: &mut Collector) -> Vec<Target> {

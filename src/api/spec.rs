@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use super::status::GoldenImageStatus;
-use crate::model::Usage;
+use crate::model::{HttpUrl, Usage};
 
 /// A disk image that the daemon fetches once, verifies, and imports into one golden volume per StorageClass.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
@@ -108,9 +108,9 @@ pub struct TalosFactorySource {
     #[schemars(regex(pattern = r"^[a-z0-9]{1,64}$"))]
     pub schematic_id: Option<String>,
 
-    /// The schematic document itself. The daemon posts it to the factory and records the ID it answers.
+    /// The schematic document itself, as YAML text. The daemon posts it to the factory and records the ID it answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "free_form_object")]
+    #[schemars(schema_with = "document_schema")]
     pub schematic: Option<serde_json::Value>,
 
     /// The Talos release, `vMAJOR.MINOR.PATCH`.
@@ -133,7 +133,7 @@ pub struct TalosFactorySource {
 
     /// The factory. Default: `https://factory.talos.dev`.
     #[serde(default, rename = "factoryURL", skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^https?://[^/@\s]+(/[^@\s]*)?$"), length(max = 2048))]
+    #[schemars(regex(pattern = HttpUrl::PATTERN), length(max = 2048))]
     pub factory_url: Option<String>,
 }
 
@@ -142,7 +142,7 @@ pub struct TalosFactorySource {
 #[serde(rename_all = "camelCase")]
 pub struct HttpSource {
     /// An absolute `https://` or `http://` URL without credentials. Prefer one that names a dated build: a rolling URL is accepted with a warning.
-    #[schemars(regex(pattern = r"^https?://[^/@\s]+(/\S*)?$"), length(max = 2048))]
+    #[schemars(regex(pattern = HttpUrl::PATTERN), length(max = 2048))]
     pub url: String,
 
     /// The CPU architecture. Default: `amd64`.
@@ -219,8 +219,10 @@ pub struct TargetSpec {
     pub access_modes: Option<Vec<String>>,
 }
 
-fn free_form_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true, "maxProperties": 8 })
+/// Text, and no object: of objects with fields unknown to the schema, CEL's `==` sees only the fields that both have, so that
+/// a key could be added to an immutable document.
+fn document_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": "string", "minLength": 1, "maxLength": 65536 })
 }
 
 fn architecture_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {

@@ -224,6 +224,12 @@ fn source_of(entry: &Map<String, Value>, defaults: &Defaults, errors: &mut Vec<F
     if !kinds.is_empty() && !talos.contains_key("version") {
         errors.push(FieldError { field: "version".into(), message: "must be given, such as `v1.13.6`".into() });
     }
+    // In a GoldenImage the document is text, which cannot be edited in part; here it may be a map as well.
+    if let Some(document) = talos.get("schematic").filter(|document| document.is_object())
+        && let Ok(text) = serde_saphyr::to_string(document)
+    {
+        talos.insert("schematic".into(), Value::String(text));
+    }
     if let Some(url) = text_of(entry.get("imageFactoryURL")).filter(|url| !url.is_empty()).or_else(|| defaults.factory_url.clone()) {
         talos.entry("factoryURL").or_insert(Value::String(url));
     }

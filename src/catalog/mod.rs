@@ -3,7 +3,9 @@
 //! A bad entry is told and stops nothing else: neither the other entries nor the release.
 
 mod entry;
+mod quote;
 mod reconcile;
 
 pub use entry::{Entry, EntryError, List, ListError, read_list};
-pub use reconcile::{LISTED_IN, Listing, Plan, Problem, Step, plan};
+pub use quote::quote;
+pub use reconcile::{LISTED_AS, LISTED_IN, Listing, Plan, Problem, Step, plan};

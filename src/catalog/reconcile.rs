@@ -7,12 +7,16 @@ use kube::ResourceExt as _;
 use super::{Entry, List};
 use crate::{
     api::{GoldenImage, GoldenImageSpec, parse_image},
-    model::Identity,
+    model::{Digest, Identity},
     rules::{Reason, duplicate_message, frozen_changes, frozen_message},
 };
 
 /// The annotation on a GoldenImage that names the list it comes from, `<namespace>/<ConfigMap>`.
 pub const LISTED_IN: &str = "kubernetes-worker-image.cozystack.io/listed-in";
+
+/// The annotation on a GoldenImage with the digest of the entry it was last applied from: a field that left the entry is
+/// seen by it, and taken off the object by applying again.
+pub const LISTED_AS: &str = "kubernetes-worker-image.cozystack.io/listed-as";
 
 /// How a GoldenImage stands to the list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,12 +35,14 @@ pub enum Listing {
 /// Something to do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Apply this spec under this name, with the annotation [`LISTED_IN`].
+    /// Apply this spec under this name, with the annotations [`LISTED_IN`] and [`LISTED_AS`].
     Apply {
         /// The GoldenImage's name.
         name: String,
         /// Its spec.
         spec: Box<GoldenImageSpec>,
+        /// The entry's digest, for [`LISTED_AS`].
+        digest: Digest,
     },
 }
 
@@ -107,7 +113,7 @@ pub fn plan(list: &List, existing: &[GoldenImage], list_id: &str) -> Plan {
         }
         let listing = match by_name.get(&name) {
             None => {
-                plan.steps.push(Step::Apply { name: name.clone(), spec: Box::new(entry.spec.clone()) });
+                plan.steps.push(Step::Apply { name: name.clone(), spec: Box::new(entry.spec.clone()), digest: digest_of(entry) });
                 Listing::Listed
             }
             Some(object) => compare(entry, object, list_id, &mut plan.steps),
@@ -135,48 +141,56 @@ fn compare(entry: &Entry, object: &GoldenImage, list_id: &str, steps: &mut Vec<S
             return Listing::Edited(frozen_message(&format!("images[{}] ({})", entry.index, entry.name), &changes));
         }
     }
-    let marked = object.annotations().get(LISTED_IN).is_some_and(|id| id == list_id);
-    if !marked || !same_spec(&object.spec, &entry.spec) {
-        steps.push(Step::Apply { name: entry.name.to_string(), spec: Box::new(with_live_spelling(entry, object)) });
+    let is = |annotation: &str, value: &str| object.annotations().get(annotation).is_some_and(|found| found == value);
+    let (spec, digest) = (with_live_spelling(entry, object), digest_of(entry));
+    if !is(LISTED_IN, list_id) || !is(LISTED_AS, &digest.to_string()) || !has_all(&object.spec, &spec) {
+        steps.push(Step::Apply { name: entry.name.to_string(), spec: Box::new(spec), digest });
     }
     Listing::Listed
 }
 
-/// Whether the two say the same, quantities by value. Fields that someone else added to the live object (`suspend` by hand,
-/// say) are not the list's business where the list does not state them.
-fn same_spec(live: &GoldenImageSpec, wanted: &GoldenImageSpec) -> bool {
-    let covers = |live: &serde_json::Value, wanted: &serde_json::Value| match (live, wanted) {
-        (live, serde_json::Value::Null) => live.is_null() || live.is_object() || live.is_boolean(),
-        (live, wanted) => live == wanted,
-    };
-    let (Ok(live), Ok(wanted)) = (serde_json::to_value(live), serde_json::to_value(wanted)) else { return false };
-    let (Some(live_map), Some(wanted_map)) = (live.as_object(), wanted.as_object()) else { return false };
-    wanted_map.iter().all(|(key, value)| key == "storage" || covers(live_map.get(key).unwrap_or(&serde_json::Value::Null), value))
-        && live_map.get("description").is_none() == wanted_map.get("description").is_none()
-        && same_targets(live_map.get("storage"), wanted_map.get("storage"))
+/// What an entry says, as one value that changes with each of its fields.
+fn digest_of(entry: &Entry) -> Digest {
+    Digest::of(&serde_json::to_vec(&entry.spec).unwrap_or_default())
 }
 
-fn same_targets(live: Option<&serde_json::Value>, wanted: Option<&serde_json::Value>) -> bool {
-    let targets = |storage: Option<&serde_json::Value>| {
-        storage.and_then(|s| s.get("targets")).and_then(|t| t.as_array()).cloned().unwrap_or_default()
-    };
-    let size =
-        |target: &serde_json::Value| target.get("size").and_then(|s| s.as_str()).and_then(|s| s.parse::<crate::model::DiskSize>().ok());
-    let (live, wanted) = (targets(live), targets(wanted));
-    live.len() == wanted.len()
-        && live.iter().zip(&wanted).all(|(live, wanted)| {
-            size(live) == size(wanted)
-                && ["storageClassName", "volumeMode", "accessModes"].iter().all(|key| live.get(*key) == wanted.get(*key))
-        })
+/// Whether the live object has everything that is wanted. Fields that someone else added to it (`suspend` by hand, say) are
+/// not the list's business where the list does not state them.
+fn has_all(live: &GoldenImageSpec, wanted: &GoldenImageSpec) -> bool {
+    fn covers(live: &serde_json::Value, wanted: &serde_json::Value) -> bool {
+        match (live, wanted) {
+            (serde_json::Value::Object(live), serde_json::Value::Object(wanted)) => {
+                wanted.iter().all(|(key, value)| live.get(key).is_some_and(|live| covers(live, value)))
+            }
+            (live, wanted) => live == wanted,
+        }
+    }
+    matches!((serde_json::to_value(live), serde_json::to_value(wanted)), (Ok(live), Ok(wanted)) if covers(&live, &wanted))
 }
 
-/// The entry's spec, with quantities spelled as they are live where they are equal: another spelling is no change.
+/// The entry's spec, with frozen fields spelled as they are live where both say the same: `6Gi` for `6144Mi`, a default
+/// written out, a URL's host in capitals, a schematic indented otherwise. Another spelling is no edit (R4), and the CRD, which
+/// compares spellings, would refuse it.
 fn with_live_spelling(entry: &Entry, object: &GoldenImage) -> GoldenImageSpec {
     let mut spec = entry.spec.clone();
-    if let (Some(wanted), Some(live)) = (&mut spec.storage, &object.spec.storage)
-        && same_targets(serde_json::to_value(live).ok().as_ref(), serde_json::to_value(&*wanted).ok().as_ref())
-    {
-        wanted.targets.clone_from(&live.targets);
+    let Ok(live) = parse_image(object) else { return spec };
+    if live.source == entry.image.source {
+        spec.source.clone_from(&object.spec.source);
+    }
+    if live.usages == entry.image.usages {
+        spec.usages.clone_from(&object.spec.usages);
+    }
+    if live.targets == entry.image.targets {
+        spec.storage.clone_from(&object.spec.storage);
+    } else if let (Some(wanted), Some(storage)) = (&mut spec.storage, &object.spec.storage) {
+        // Targets were added: those that were there keep their spelling.
+        for (target, parsed) in wanted.targets.iter_mut().zip(&entry.image.targets) {
+            if let Some(at) = live.targets.iter().position(|known| known == parsed)
+                && let Some(known) = storage.targets.get(at)
+            {
+                target.clone_from(known);
+            }
+        }
     }
     spec
 }
@@ -207,7 +221,12 @@ mod tests {
     #[test]
     fn a_new_entry_is_applied_and_an_equal_one_is_left_alone() {
         let list = list("- {name: a, url: 'https://e.example/a', storage: 6Gi}\n- {name: b, url: 'https://e.example/b'}\n");
-        let plan = plan(&list, &[live("a", "https://e.example/a", true)], LIST);
+        let mut a = live("a", "https://e.example/a", true);
+        let applied_by_an_older_release = plan(&list, std::slice::from_ref(&a), LIST);
+        assert_eq!(applied_by_an_older_release.steps.len(), 2, "which fields it owns is not known: applied once more");
+        let digest = super::digest_of(list.entries[0].as_ref().expect("good")).to_string();
+        a.metadata.annotations.get_or_insert_default().insert(super::LISTED_AS.to_owned(), digest);
+        let plan = plan(&list, &[a], LIST);
         assert!(matches!(&plan.steps[..], [Step::Apply { name, .. }] if name == "b"), "{plan:?}");
         assert_eq!(plan.problems, []);
     }
@@ -245,6 +264,61 @@ mod tests {
         assert_eq!(plan.listings.get("a"), Some(&Listing::Unlisted));
         assert_eq!(plan.listings.get("b"), None);
         assert_eq!(plan.steps, []);
+    }
+
+    /// Live as if the entries had been applied.
+    fn applied(entries: &str, change: impl Fn(&mut GoldenImage)) -> GoldenImage {
+        let entry = list(entries).entries.remove(0).expect("good");
+        let mut object = GoldenImage::new(entry.name.as_str(), entry.spec.clone());
+        object.metadata.annotations = Some(
+            [(super::LISTED_IN, LIST.to_owned()), (super::LISTED_AS, super::digest_of(&entry).to_string())]
+                .map(|(key, value)| (key.to_owned(), value))
+                .into(),
+        );
+        change(&mut object);
+        object
+    }
+
+    /// Fault 21: a field that leaves the entry leaves the object, whichever it is.
+    #[test]
+    fn a_field_that_leaves_an_entry_is_taken_off_the_object() {
+        for field in ["suspend: true", "description: old", "caBundleRef: {name: ca}", "os: {name: Old}"] {
+            let live = applied(&format!("- {{name: a, url: 'https://e.example/a', {field}}}\n"), |_| {});
+            let same = plan(&list(&format!("- {{name: a, url: 'https://e.example/a', {field}}}\n")), std::slice::from_ref(&live), LIST);
+            assert_eq!(same.steps, [], "{field}");
+            let without = plan(&list("- {name: a, url: 'https://e.example/a'}\n"), &[live], LIST);
+            let [Step::Apply { spec, .. }] = &without.steps[..] else { panic!("{field}: {without:?}") };
+            let spec = serde_json::to_value(spec).expect("JSON");
+            assert_eq!(spec, json!({ "source": { "http": { "url": "https://e.example/a" } } }), "{field}");
+        }
+    }
+
+    #[test]
+    fn what_a_person_adds_stays_and_what_a_person_takes_away_comes_back() {
+        let entry = "- {name: a, url: 'https://e.example/a', description: d}\n";
+        let added = applied(entry, |object| object.spec.suspend = Some(true));
+        assert_eq!(plan(&list(entry), &[added], LIST).steps, []);
+        let taken = applied(entry, |object| object.spec.description = None);
+        assert_eq!(plan(&list(entry), &[taken], LIST).steps.len(), 1);
+    }
+
+    /// R4: the CRD compares spellings; what says the same is applied as it is spelled live.
+    #[test]
+    fn r4_frozen_fields_keep_their_live_spelling() {
+        let live = applied("- {name: a, url: 'https://e.example/a', storage: 6Gi}\n", |_| {});
+        for respelled in [
+            "- {name: a, url: 'https://E.example/a', storage: 6Gi, description: x}\n",
+            "- {name: a, url: 'https://e.example/a', storage: 6144Mi, architecture: amd64, description: x}\n",
+            "- {name: a, url: 'https://e.example/a', storage: 6Gi, usages: [VirtualMachine], description: x}\n",
+        ] {
+            let plan = plan(&list(respelled), std::slice::from_ref(&live), LIST);
+            let [Step::Apply { spec, .. }] = &plan.steps[..] else { panic!("{respelled}: {plan:?}") };
+            assert_eq!(
+                (&spec.source, &spec.usages, &spec.storage),
+                (&live.spec.source, &live.spec.usages, &live.spec.storage),
+                "{respelled}"
+            );
+        }
     }
 
     #[test]

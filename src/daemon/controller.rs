@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     act::{ActError, Hands},
+    index::Index,
     jobs::Jobs,
     memory::Memory,
 };
@@ -56,6 +57,8 @@ pub struct Shared {
     pub intake: Intake,
     /// The images to look at.
     pub queue: Arc<Queue<String>>,
+    /// Images by identity and golden.
+    pub index: Arc<Index>,
     /// How images stand to the list in values, by name.
     pub listings: RwLock<BTreeMap<String, Listing>>,
     /// Events.
@@ -191,13 +194,15 @@ impl Term {
         let Some(uid) = self.names.lock().unwrap_or_else(PoisonError::into_inner).remove(name) else { return };
         self.forget_uid(&uid);
         self.shared.metrics.forget_image(name);
-        // Whoever was refused as a duplicate of it may go on.
+        // Whoever was refused as a duplicate of it, or for a golden of its name, may go on.
         for image in self.shared.cluster.images.all() {
             let refused = image
                 .status
                 .as_ref()
                 .and_then(|status| crate::api::find_condition(&status.conditions, crate::api::ConditionType::Accepted));
-            if refused.is_some_and(|condition| condition.reason == Reason::DuplicateIdentity.as_str()) {
+            if refused.is_some_and(|condition| {
+                [Reason::DuplicateIdentity, Reason::NameConflict].iter().any(|reason| condition.reason == reason.as_str())
+            }) {
                 self.shared.queue.add(image.name_any());
             }
         }

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::controller::Shared;
 use crate::{
     api::GoldenImage,
-    catalog::{self, LISTED_IN, List, Step},
+    catalog::{self, LISTED_AS, LISTED_IN, List, Step},
     golden::manifest::managers,
     rules::Reason,
     run::events::{self, Severity},
@@ -78,9 +78,10 @@ async fn step(shared: &Shared, client: &Client, told: &mut BTreeSet<String>) -> 
     follow(shared, &plan.listings);
     let api: Api<GoldenImage> = Api::all(client.clone());
     let mut failed = None;
-    for Step::Apply { name, spec } in &plan.steps {
+    for Step::Apply { name, spec, digest } in &plan.steps {
         // An entry that was refused once is refused again: nothing is asked until the entry or the object changes.
-        let live = existing.iter().find(|image| image.name_any() == *name).and_then(|image| image.resource_version());
+        let live = existing.iter().find(|image| image.name_any() == *name);
+        let live = live.map(|image| (image.uid(), image.metadata.generation, image.annotations().get(LISTED_AS)));
         let key = format!("{name}/{live:?}/{}", crate::model::Digest::of(&serde_json::to_vec(spec).unwrap_or_default()));
         if told.contains(&key) {
             current.insert(key);
@@ -89,7 +90,7 @@ async fn step(shared: &Shared, client: &Client, told: &mut BTreeSet<String>) -> 
             }
             continue;
         }
-        match apply(&api, name, spec, &list_id, &list).await {
+        match apply(&api, name, spec, *digest, &list_id, &list).await {
             Ok(None) => {}
             Ok(Some(message)) => {
                 tell(shared, &facts, told, &mut current, Reason::InvalidEntry, &message);
@@ -118,13 +119,14 @@ async fn apply(
     api: &Api<GoldenImage>,
     name: &str,
     spec: &crate::api::GoldenImageSpec,
+    digest: crate::model::Digest,
     list_id: &str,
     list: &List,
 ) -> Result<Option<String>, kube::Error> {
     let body = json!({
         "apiVersion": "cozystack.io/v1alpha1",
         "kind": "GoldenImage",
-        "metadata": { "name": name, "annotations": { LISTED_IN: list_id } },
+        "metadata": { "name": name, "annotations": { LISTED_IN: list_id, LISTED_AS: digest } },
         "spec": spec,
     });
     // Not forced: a field that a person set by hand is not taken away without a word.
@@ -134,14 +136,19 @@ async fn apply(
             Ok(None)
         }
         // The API server's schema and CEL hold what the parser holds; a policy may refuse too; a field manager's conflict
-        // names the field. Only the fields are told: the message quotes values, and a URL's query may be a secret.
+        // names the field. Fields and values are told in our own words: the message quotes values as they are, and a URL's query
+        // may be a secret.
         Err(kube::Error::Api(status)) if !matches!(status.code, 429 | 503 | 504) => {
             let index =
                 list.entries.iter().flatten().find(|entry| entry.name.as_str() == name).map(|entry| entry.index).unwrap_or_default();
             let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
             let fields: BTreeSet<_> = causes.iter().map(|cause| cause.field.as_str()).filter(|field| !field.is_empty()).collect();
-            let fields: Vec<_> = fields.into_iter().collect();
-            let about = if fields.is_empty() { status.reason.to_string() } else { format!("`{}`", fields.join("`, `")) };
+            let shown = |field: &&str| match catalog::quote(&body, field) {
+                Some(value) => format!("`{field}` ({value})"),
+                None => format!("`{field}`"),
+            };
+            let fields: Vec<_> = fields.iter().map(shown).collect();
+            let about = if fields.is_empty() { status.reason.to_string() } else { fields.join(", ") };
             Ok(Some(format!("images[{index}] ({name}): refused by the API server ({}): {about}", status.code)))
         }
         Err(error) => Err(error),

@@ -15,10 +15,12 @@ use super::{
     LogFormat, RunArguments, Settings,
     act::Hands,
     controller::{Shared, Term},
-    endpoints, list,
+    endpoints,
+    index::Index,
+    list,
 };
 use crate::{
-    api::GoldenImageStatus,
+    api::{ConditionType, GoldenImage, GoldenImageStatus, is_true},
     artifact::Limits,
     golden::Queue,
     intake::{Bandwidth, Intake},
@@ -131,7 +133,8 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
 
     let queue: Arc<Queue<String>> = Arc::default();
     let list_changed = Arc::new(Notify::new());
-    let cluster = cluster(&queue, &list_changed);
+    let index: Arc<Index> = Arc::default();
+    let cluster = cluster(&queue, &list_changed, &index);
     let consumers = ConsumerWatch::new(&arguments.catalog_namespace, WatchSettings::default());
     let (recorder, publisher) = events::recorder(reader.clone(), "cozystack.io/golden-catalog", &identity, Arc::clone(&metrics));
     let spool_url = arguments.spool_url()?;
@@ -146,6 +149,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         egress,
         intake,
         queue,
+        index,
         listings: RwLock::default(),
         recorder,
         metrics: Arc::clone(&metrics),
@@ -225,8 +229,8 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     Ok(ending.exit_code())
 }
 
-fn cluster(queue: &Arc<Queue<String>>, list_changed: &Arc<Notify>) -> Cluster {
-    let (queue, list_changed) = (Arc::clone(queue), Arc::clone(list_changed));
+fn cluster(queue: &Arc<Queue<String>>, list_changed: &Arc<Notify>, index: &Arc<Index>) -> Cluster {
+    let (queue, list_changed, index) = (Arc::clone(queue), Arc::clone(list_changed), Arc::clone(index));
     // The stores must know themselves to find the image of a golden: filled in once, right after they are made.
     let known: Arc<std::sync::OnceLock<Cluster>> = Arc::default();
     let itself = Arc::clone(&known);
@@ -234,10 +238,11 @@ fn cluster(queue: &Arc<Queue<String>>, list_changed: &Arc<Notify>) -> Cluster {
         let Some(cluster) = itself.get() else { return };
         match changed {
             Changed::Image(name) => {
+                index.update(&name, cluster.images.get("", &name).as_deref());
                 queue.add(name);
                 list_changed.notify_one();
             }
-            Changed::Golden(golden) => images_of(cluster, &golden).into_iter().for_each(|name| queue.add(name)),
+            Changed::Golden(golden) => index.images_of(&golden).into_iter().for_each(|name| queue.add(name)),
             Changed::Storage => not_ready(cluster).into_iter().for_each(|name| queue.add(name)),
             Changed::ConfigMap(name) => {
                 if name == list::LIST.0 {
@@ -249,28 +254,6 @@ fn cluster(queue: &Arc<Queue<String>>, list_changed: &Arc<Notify>) -> Cluster {
     });
     let _ = known.set(cluster.clone());
     cluster
-}
-
-/// The images that have, or will have, a golden of this name.
-fn images_of(cluster: &Cluster, golden: &str) -> Vec<String> {
-    use kube::ResourceExt as _;
-    let images = cluster.images.all();
-    let of_status = |image: &&Arc<crate::api::GoldenImage>| {
-        image.status.as_ref().is_some_and(|status| status.targets.iter().any(|target| target.golden.as_deref() == Some(golden)))
-    };
-    let recorded: Vec<_> = images.iter().filter(of_status).map(|image| image.name_any()).collect();
-    if !recorded.is_empty() {
-        return recorded;
-    }
-    let will_have = |image: &&Arc<crate::api::GoldenImage>| {
-        let resolved = image.status.as_ref().and_then(|status| status.schematic_id.as_ref()).and_then(|id| id.parse().ok());
-        let parsed = crate::api::parse_image(image).ok();
-        parsed
-            .and_then(|parsed| parsed.golden_name(resolved.as_ref(), None))
-            .and_then(Result::ok)
-            .is_some_and(|name| golden.starts_with(name.as_str()))
-    };
-    images.iter().filter(will_have).map(|image| image.name_any()).collect()
 }
 
 fn not_ready(cluster: &Cluster) -> Vec<String> {
@@ -369,22 +352,35 @@ impl Leader {
 async fn wake_on_spool(registry: &Registry, store: &Store, shared: Arc<Shared>, stop: CancellationToken) {
     use kube::ResourceExt as _;
     let (mut seen, mut disks) = (registry.changes(), store.changes());
+    let wake = |concerned: &dyn Fn(&GoldenImage) -> bool, wait: Duration| {
+        let at = tokio::time::Instant::now() + wait;
+        shared.cluster.images.all().iter().filter(|image| concerned(image)).for_each(|image| shared.queue.add_at(image.name_any(), at));
+    };
     loop {
         let change = tokio::select! {
             () = stop.cancelled() => return,
-            change = seen.recv() => change.ok(),
+            change = seen.recv() => Some(change),
             changed = disks.changed() => { if changed.is_err() { return } None },
         };
         match change {
-            Some(spool::Change::Request(grant)) => {
-                let uid = Some(grant.uid);
-                if let Some(image) = shared.cluster.images.all().iter().find(|image| image.uid() == uid) {
-                    shared.queue.add(image.name_any());
-                }
-            }
-            _ => shared.cluster.images.all().iter().for_each(|image| shared.queue.add(image.name_any())),
+            Some(Ok(spool::Change::Request(grant))) => wake(&|image| image.uid().as_deref() == Some(grant.uid.as_str()), Duration::ZERO),
+            // Whose importer it was, a handshake that failed does not say: it is the trouble of one that waits for its import.
+            // A port scan or a broken client does this many times a second, which is one look all the same.
+            Some(Ok(spool::Change::Handshake)) => wake(&is_importing, Duration::from_secs(1)),
+            // A disk came or went, or more happened than could be followed: no news for a golden that is made.
+            Some(Err(_)) | None => wake(&is_unfinished, Duration::ZERO),
         }
     }
+}
+
+/// Whether an import of this image is under way.
+fn is_importing(image: &GoldenImage) -> bool {
+    image.status.as_ref().is_some_and(|status| status.targets.iter().any(|target| target.started_time.is_some()))
+}
+
+/// Whether something of this image is still to be made.
+fn is_unfinished(image: &GoldenImage) -> bool {
+    image.status.as_ref().is_none_or(|status| !is_true(&status.conditions, ConditionType::Ready))
 }
 
 /// Takes over into metrics what a status says.
@@ -432,5 +428,27 @@ pub(super) fn record_metrics(metrics: &Metrics, name: &str, old: &GoldenImageSta
                 metrics.condition(name, Some(class), &condition.type_, status, reason);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::{is_importing, is_unfinished};
+
+    /// What wakes whom: a port scan of the spool is nothing to a golden that is Ready.
+    #[rstest]
+    #[case::new(Value::Null, false, true)]
+    #[case::importing(json!({ "targets": [{ "requestedClass": "", "attempts": 1, "startedTime": "2026-01-01T00:00:00Z" }] }), true, true)]
+    #[case::ready(json!({ "targets": [{ "requestedClass": "", "attempts": 1, "claimUID": "u" }], "conditions": [{ "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] }), false, false)]
+    fn who_is_woken(#[case] status: Value, #[case] by_handshake: bool, #[case] by_disk: bool) {
+        let image = serde_json::from_value(json!({
+            "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "a" },
+            "spec": { "source": {} }, "status": status,
+        }))
+        .expect("object");
+        assert_eq!((is_importing(&image), is_unfinished(&image)), (by_handshake, by_disk));
     }
 }

@@ -3,6 +3,7 @@
 mod act;
 mod controller;
 mod endpoints;
+mod index;
 mod jobs;
 mod list;
 mod main;

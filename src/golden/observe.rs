@@ -6,7 +6,7 @@ use kube::ResourceExt as _;
 
 use super::{ClaimView, ClassChoice, ClassFound, DataVolumeView, ObservedTarget, observed::GoldenView};
 use crate::{
-    api::{GoldenImage, GoldenImageStatus, TargetStatus},
+    api::{GoldenImageStatus, TargetStatus},
     foreign::{CdiConfig, Claim, Condition, DataVolume, StorageProfile},
     model::{ClassName, DiskSize, Image, ImageName},
     rules::{
@@ -98,7 +98,7 @@ pub fn target(
             .find(|pod| !pod.ended && !pod.of_cdi && pod.writes.contains(&golden))
             .map(|pod| format!("{catalog}/{}", pod.name));
     }
-    ObservedTarget { name: golden.and_then(|golden| golden.parse().ok()), class, golden: view }
+    ObservedTarget { name: golden.and_then(|golden| golden.parse().ok()), taken_by: None, class, golden: view }
 }
 
 /// Our mark, for this image and no other of its name: a re-created image may have another source. An object whose mark was
@@ -171,29 +171,6 @@ fn claim_view(claim: &Claim, image: &ImageName, identity: Option<&str>) -> Claim
         request: spec.and_then(|spec| spec.storage_request()).and_then(|request| DiskSize::from_bytes(request.bytes()?)),
         garbage_collected: claim.annotations().get(marks::CDI_GARBAGE_COLLECTED).is_some_and(|value| value == "true"),
     }
-}
-
-/// R3: the older image of the same identity, if there is one.
-pub fn older_twin(cluster: &Cluster, object: &GoldenImage, identity: &str) -> Option<String> {
-    // Whoever has a golden on record was first in fact; then age decides.
-    let has_golden =
-        |object: &GoldenImage| object.status.as_ref().is_some_and(|status| status.targets.iter().any(|target| target.golden.is_some()));
-    let age = |object: &GoldenImage| (!has_golden(object), object.creation_timestamp(), object.name_any());
-    let own = age(object);
-    cluster
-        .images
-        .all()
-        .iter()
-        .filter(|other| other.name_any() != object.name_any() && identity_of(other).as_deref() == Some(identity) && age(other) < own)
-        .min_by_key(|other| age(other))
-        .map(|other| other.name_any())
-}
-
-/// The identity an object has or will have.
-fn identity_of(object: &GoldenImage) -> Option<String> {
-    let status = object.status.as_ref();
-    let resolved = status.and_then(|status| status.schematic_id.as_ref()).and_then(|id| id.parse().ok());
-    crate::api::parse_image(object).ok()?.identity(resolved.as_ref()).map(|identity| identity.to_string())
 }
 
 #[cfg(test)]

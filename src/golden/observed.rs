@@ -169,6 +169,8 @@ pub struct UpstreamView {
 pub struct ObservedTarget {
     /// The golden's name, recorded or as it will be; `None` while it is not known.
     pub name: Option<GoldenName>,
+    /// Another image that has a golden of this name, or was there before and wants it.
+    pub taken_by: Option<String>,
     /// The StorageClass it would have or has.
     pub class: ClassChoice,
     /// Its golden.

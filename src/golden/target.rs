@@ -9,7 +9,7 @@ use super::{
 use crate::{
     api::{DiskStatus, LastFailure, TargetStatus},
     model::{ClassName, Digest, DiskSize, GoldenName, Target},
-    rules::{ImportFacts, Reason, class::duplicate_class, import_trouble, modes::choose_modes},
+    rules::{ImportFacts, Reason, class::duplicate_class, import_trouble, modes::choose_modes, taken_name_message},
     run::backoff::Backoff,
 };
 
@@ -189,6 +189,9 @@ fn make(
         Some(Err(error)) => return TargetState::trouble(Reason::InvalidEntry, error),
         None => return TargetState::working(Reason::Resolving, "The factory is asked for the schematic's ID.").with_disk(),
     };
+    if let Some(first) = view.taken_by.as_ref().filter(|_| status.golden.is_none()) {
+        return TargetState::trouble(Reason::NameConflict, taken_name_message(golden.as_str(), first));
+    }
     match (&view.golden.volume, &view.golden.claim) {
         (Some(volume), claim) => running(draft, &golden, volume, claim.as_ref(), view, status),
         (None, Some(claim)) if claim.terminating => {

@@ -49,7 +49,7 @@ fn observed(spec: Value) -> Observed {
         spooled: None,
         fetch: FetchView::Idle,
         upstream: None,
-        targets: vec![ObservedTarget { name: None, class: class("replicated"), golden: GoldenView::default() }; targets],
+        targets: vec![ObservedTarget { name: None, taken_by: None, class: class("replicated"), golden: GoldenView::default() }; targets],
         permits: Permits { fetch: true, imports: 8 },
     }
 }
@@ -357,6 +357,18 @@ fn a_size_that_cannot_hold_the_disk_is_refused_with_the_needed_one() {
     assert_eq!(reason(&decision), "SizeTooSmall");
     assert!(ready(&decision).2.contains("at least 4097Mi"), "{decision:?}");
     assert!(decision.after.is_empty());
+}
+
+/// `a` in class `b`, and `a-b`: the later makes nothing, and names the first.
+#[test]
+fn a_golden_of_anothers_name_is_not_made() {
+    let mut observed = http();
+    observed.targets[0].taken_by = Some("first".into());
+    observed.spooled = Some(spooled());
+    let decision = run(&observed);
+    assert_eq!(reason(&decision), "NameConflict");
+    assert!(ready(&decision).2.contains("of the image first"), "{decision:?}");
+    assert!(decision.after.is_empty() && decision.status.targets[0].golden.is_none(), "{decision:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! R3 and R4: what an image is cannot change under its name, and no two names are one image.
 
-use crate::model::{Image, Target};
+use crate::model::{Digest, HttpUrl, Image, Target};
 
 /// One edit of a frozen field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,11 @@ pub fn frozen_changes(old: &Image, new: &Image, golden_exists: bool) -> Vec<Froz
         }
     };
     for ((field, old), (_, new)) in source_fields(old).into_iter().zip(source_fields(new)) {
-        compare(field, old, new);
+        match (old.shown(), new.shown()) {
+            // What may hold a secret is compared, and not repeated.
+            (was, is) if was == is && old != new => compare(field, was, format!("{is} with another query")),
+            (was, is) => compare(field, was, is),
+        }
     }
     if let Some(digest) = &old.digest {
         compare("digest", digest.to_string(), or_none(new.digest.as_ref()));
@@ -52,6 +56,11 @@ pub fn frozen_message(subject: &str, changes: &[FrozenChange]) -> String {
     )
 }
 
+/// The message where two images want one golden name, such as `a` in class `b`, and `a-b`: the later is refused, naming the first.
+pub fn taken_name_message(golden: &str, first: &str) -> String {
+    format!("The golden {golden} is the one of the image {first}: make this image anew under another name.")
+}
+
 /// R3's message: `later` is the same image as `first`.
 pub fn duplicate_message(later: &str, first: &str, identity: &str) -> String {
     format!("{later} is the same image as {first} (identity {identity}): remove one of them; {first} serves both.")
@@ -72,20 +81,47 @@ fn describe(target: &Target) -> String {
     text
 }
 
-fn source_fields(image: &Image) -> Vec<(&'static str, String)> {
+/// A value of a field of the source.
+#[derive(Debug, Clone, PartialEq)]
+enum Part {
+    None,
+    Text(String),
+    Url(HttpUrl),
+    Document(serde_json::Value),
+}
+
+impl Part {
+    /// The value as a message repeats it: bounded, without what may be a secret.
+    fn shown(&self) -> String {
+        const LONGEST: usize = 300;
+        let text = match self {
+            Self::None => "none".to_owned(),
+            Self::Text(text) => text.clone(),
+            Self::Url(url) => url.public(),
+            Self::Document(document) => document.to_string(),
+        };
+        match text.char_indices().nth(LONGEST) {
+            // Two long documents that differ at their end must not read alike.
+            Some((cut, _)) => format!("{}… ({})", &text[..cut], Digest::of(text.as_bytes())),
+            None => text,
+        }
+    }
+}
+
+fn source_fields(image: &Image) -> Vec<(&'static str, Part)> {
     use crate::model::{Schematic, Source};
     let mut fields = vec![
-        ("schematicID", "none".to_owned()),
-        ("schematic", "none".to_owned()),
-        ("version", "none".to_owned()),
-        ("platform", "none".to_owned()),
-        ("secureBoot", "none".to_owned()),
-        ("factoryURL", "none".to_owned()),
-        ("reference", "none".to_owned()),
-        ("url", "none".to_owned()),
-        ("architecture", image.source.architecture().to_string()),
+        ("schematicID", Part::None),
+        ("schematic", Part::None),
+        ("version", Part::None),
+        ("platform", Part::None),
+        ("secureBoot", Part::None),
+        ("factoryURL", Part::None),
+        ("reference", Part::None),
+        ("url", Part::None),
+        ("architecture", Part::Text(image.source.architecture().to_string())),
     ];
-    let mut set = |name: &str, value: String| {
+    let mut set = |name: &str, value: Part| {
         if let Some(field) = fields.iter_mut().find(|(field, _)| *field == name) {
             field.1 = value;
         }
@@ -93,16 +129,16 @@ fn source_fields(image: &Image) -> Vec<(&'static str, String)> {
     match &image.source {
         Source::TalosFactory(talos) => {
             match &talos.schematic {
-                Schematic::Id(id) => set("schematicID", id.to_string()),
-                Schematic::Document(document) => set("schematic", document.to_string()),
+                Schematic::Id(id) => set("schematicID", Part::Text(id.to_string())),
+                Schematic::Document(document) => set("schematic", Part::Document(document.clone())),
             }
-            set("version", talos.version.to_string());
-            set("platform", talos.platform.to_string());
-            set("secureBoot", talos.secure_boot.to_string());
-            set("factoryURL", talos.factory_url.public());
+            set("version", Part::Text(talos.version.to_string()));
+            set("platform", Part::Text(talos.platform.to_string()));
+            set("secureBoot", Part::Text(talos.secure_boot.to_string()));
+            set("factoryURL", Part::Url(talos.factory_url.clone()));
         }
-        Source::ContainerDisk { reference, .. } => set("reference", reference.to_string()),
-        Source::Http { url, .. } => set("url", url.public()),
+        Source::ContainerDisk { reference, .. } => set("reference", Part::Text(reference.to_string())),
+        Source::Http { url, .. } => set("url", Part::Url(url.clone())),
     }
     fields
 }
@@ -152,6 +188,26 @@ mod tests {
             frozen_changes(&talos("v1.13.6"), &http(URL, json!({})), true).iter().map(|c| c.field.as_str()).collect::<Vec<_>>(),
             ["schematicID", "version", "platform", "secureBoot", "factoryURL", "url", "usages"]
         );
+    }
+
+    /// A query is part of what an image is, and may be a secret: another one is an edit, told without it.
+    #[test]
+    fn r4_another_query_is_an_edit_and_is_not_repeated() {
+        let (old, new) = (http("https://e.example/a?t=hunter2", json!({})), http("https://e.example/a?t=hunter3", json!({})));
+        let changes = frozen_changes(&old, &new, false);
+        assert_eq!(changes.len(), 1);
+        let message = super::frozen_message("images[0] (a)", &changes);
+        assert!(message.contains("`url`: https://e.example/a?… → https://e.example/a?… with another query"), "{message}");
+        assert!(!message.contains("hunter"), "{message}");
+    }
+
+    #[test]
+    fn r4_sees_a_key_added_to_a_schematic_and_no_other_spelling() {
+        let talos = |document: Value| image(json!({ "source": { "talosFactory": { "schematic": document, "version": "v1.13.6" } } }));
+        let old = talos(json!("customization:\n  a: 1\n"));
+        assert_eq!(frozen_changes(&old, &talos(json!({ "customization": { "a": 1 } })), true), []);
+        let added = frozen_changes(&old, &talos(json!("{customization: {a: 1}, overlay: {image: x}}")), true);
+        assert_eq!(added.iter().map(|change| change.field.as_str()).collect::<Vec<_>>(), ["schematic"]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub mod repair;
 mod rolling;
 pub mod size;
 
-pub use edit::{FrozenChange, duplicate_message, frozen_changes, frozen_message};
+pub use edit::{FrozenChange, duplicate_message, frozen_changes, frozen_message, taken_name_message};
 pub use import::{CdiCondition, ImportFacts, ImporterFacts, import_trouble};
 pub use reason::Reason;
 pub use rolling::moving_source_warnings;

@@ -28,6 +28,7 @@ impl Term {
             let classes = observe::classes(cluster);
             for spec in &image.targets {
                 let mut target = observe::target(cluster, &self.shared.catalog, image, spec, &status, &classes);
+                target.taken_by = target.name.as_ref().and_then(|golden| self.shared.index.owner_before(&name, golden.as_str()));
                 self.observe_importer(&mut target, uid, &status, now);
                 targets.push(target);
             }
@@ -47,7 +48,7 @@ impl Term {
                 generation: object.metadata.generation,
                 retry: object.annotations().get(marks::RETRY).cloned(),
             },
-            duplicate_of: identity.as_ref().and_then(|identity| observe::older_twin(cluster, object, identity.as_str())),
+            duplicate_of: identity.as_ref().and_then(|identity| self.shared.index.older_twin(&name, identity.as_str())),
             ca: self.ca_reference(parsed.as_ref().ok()),
             cdi_installed: cluster.volumes.state() != crate::world::StoreState::NotInstalled,
             spooled,
