@@ -5,6 +5,8 @@ mod harness;
 
 #[path = "harness_tests/chart.rs"]
 mod chart;
+#[path = "harness_tests/chart_pods.rs"]
+mod chart_pods;
 #[path = "harness_tests/cluster.rs"]
 mod cluster;
 #[path = "harness_tests/daemon.rs"]

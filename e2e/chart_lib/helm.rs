@@ -19,6 +19,12 @@ pub fn chart(name: &str) -> PathBuf {
 
 /// What `helm template` said: the manifests, or the last line of why not.
 pub fn template(release: &str, namespace: &str, chart: &Path, arguments: &[&str]) -> Result<String, String> {
+    template_all(release, namespace, chart, arguments)
+        .map_err(|stderr| stderr.lines().rfind(|line| line.starts_with("Error: ")).unwrap_or(&stderr).to_owned())
+}
+
+/// Like [`template`], with everything that it said when it failed.
+pub fn template_all(release: &str, namespace: &str, chart: &Path, arguments: &[&str]) -> Result<String, String> {
     let home = tempfile::tempdir().expect("a folder for helm's own files");
     let mut command = Command::new(harness::helm());
     for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
@@ -31,6 +37,5 @@ pub fn template(release: &str, namespace: &str, chart: &Path, arguments: &[&str]
     if out.status.success() {
         return Ok(String::from_utf8(out.stdout).expect("manifests in UTF-8"));
     }
-    let stderr = String::from_utf8_lossy(&out.stderr);
-    Err(stderr.lines().rfind(|line| line.starts_with("Error: ")).unwrap_or(&stderr).to_owned())
+    Err(String::from_utf8_lossy(&out.stderr).into_owned())
 }

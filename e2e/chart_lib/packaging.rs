@@ -81,6 +81,15 @@ fn the_source_names_what_exists() {
     assert_eq!(component["name"], "kubernetes-worker-image", "the component that the values are forwarded to");
     assert_eq!(component["path"], "system/kubernetes-worker-image");
     assert_eq!(component["install"], json!({"namespace": "cozy-kubernetes-worker-image", "releaseName": "kubernetes-worker-image"}));
+    for library in component["libraries"].as_array().expect("libraries") {
+        let listed = variant["libraries"].as_array().expect("libraries").iter().find(|listed| listed["name"] == *library);
+        let path = listed.expect("a library of the variant")["path"].as_str().expect("a path");
+        let folder = repository().join("helm").join(path.trim_start_matches("library/"));
+        assert!(folder.join("Chart.yaml").is_file(), "{path}");
+        // The chart takes it in by the name under which the platform puts it there.
+        let linked = repository().join("helm/kubernetes-worker-image/charts").join(library.as_str().expect("a name"));
+        assert_eq!(linked.canonicalize().expect("the chart's library"), folder.canonicalize().expect("the library"));
+    }
     let needs: Vec<&str> = variant["dependsOn"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
     for need in ["networking", "cozystack-basics", "cert-manager", "kubevirt-cdi", "prometheus-operator-crds"] {
         assert!(needs.contains(&format!("cozystack.{need}").as_str()), "{need} in {needs:?}");

@@ -21,6 +21,24 @@ use kube::{
 };
 use serde_json::{Value, json};
 
+/// What `helm template` makes, without a cluster.
+pub fn render(arguments: &[&str]) -> Vec<Value> {
+    try_render(arguments).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What `helm template` makes, or its last words.
+pub fn try_render(arguments: &[&str]) -> Result<Vec<Value>, String> {
+    let mut command = std::process::Command::new(crate::harness::helm());
+    command.args(["template", "catalog"]).arg(chart::folder()).args(["--namespace", "cozy-kubernetes-worker-image"]).args(arguments);
+    // A kubeconfig of the person who runs the tests must play no part.
+    let out = command.env("KUBECONFIG", "/nonexistent").output().expect("run helm");
+    if !out.status.success() {
+        return Err(String::from_utf8_lossy(&out.stderr).into_owned());
+    }
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&String::from_utf8(out.stdout).expect("UTF-8")).expect("YAML");
+    Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
+}
+
 /// One question to the authorizer: `verb resource[/subresource][.group] [name]`.
 async fn may(client: &Client, namespace: &str, question: &str) -> bool {
     let mut words = question.split(' ');
@@ -202,7 +220,8 @@ async fn the_chart_is_made_upgraded_and_removed() {
 
     let settings = list.get("golden-catalog-settings").await.unwrap().data.unwrap()["settings.yaml"].clone();
     let settings: Value = serde_saphyr::from_str(&settings).unwrap();
-    assert_eq!(settings, json!({ "spoolSize": "64Gi" }));
+    assert_eq!((&settings["spoolSize"], &settings["maxConcurrentImports"]), (&json!("64Gi"), &json!(3)));
+    assert!(settings.get("bandwidth").is_none(), "what is empty is left out: {settings}");
 
     release.upgrade("{images: []}").await.ok();
     assert!(golden_catalog::catalog::read_list(&text().await).unwrap().entries.is_empty());

@@ -1,17 +1,31 @@
 //! Reading a spec of which parts are not even of the right type, so that the rest is judged all the same.
 
+use std::sync::LazyLock;
+
 use serde_json::{Map, Value, json};
 
-use super::{FieldError, GoldenImageSpec};
+use super::{FieldError, GoldenImageSpec, crd};
 
-/// Reads a spec. A top-level field with something of another type in it is told, by the path of that, and left out.
+/// The CRD's schema of a spec, made once.
+static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
+    let mut crd = crd();
+    crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec").map(Value::take).unwrap_or_default()
+});
+
+/// Reads a spec. A top-level field with something of another type in it is told, by the path of that, and left out. A field
+/// that no GoldenImage has is told too: what is silently dropped would be what somebody meant.
 pub fn read_spec(mut spec: Map<String, Value>) -> (GoldenImageSpec, Vec<FieldError>) {
     let mut errors = Vec::new();
+    let mut unknown = Vec::new();
+    unknown_fields(&Value::Object(spec.clone()), &SCHEMA, "spec", &mut unknown);
     // Whoever parses the spec says that it has no source.
     spec.entry("source").or_insert_with(|| json!({}));
     loop {
         let error = match serde_path_to_error::deserialize(Value::Object(spec.clone())) {
-            Ok(spec) => return (spec, errors),
+            Ok(spec) => {
+                add_untold(&mut errors, unknown);
+                return (spec, errors);
+            }
             Err(error) => error,
         };
         let path = error.path().to_string();
@@ -24,6 +38,27 @@ pub fn read_spec(mut spec: Map<String, Value>) -> (GoldenImageSpec, Vec<FieldErr
         } else if left.is_none() {
             return (GoldenImageSpec::default(), errors);
         }
+    }
+}
+
+/// Puts on record every field that the schema does not have.
+fn unknown_fields(value: &Value, schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    match (value, schema.get("properties").and_then(Value::as_object)) {
+        (Value::Object(fields), Some(known)) => {
+            for (name, value) in fields {
+                let path = format!("{path}.{name}");
+                match known.get(name) {
+                    Some(schema) => unknown_fields(value, schema, &path, errors),
+                    None => errors.push(FieldError { field: path, message: "is not a field of a GoldenImage".into() }),
+                }
+            }
+        }
+        (Value::Array(items), _) => {
+            for (index, item) in items.iter().enumerate() {
+                unknown_fields(item, &schema["items"], &format!("{path}[{index}]"), errors);
+            }
+        }
+        _ => {}
     }
 }
 
@@ -46,6 +81,8 @@ mod tests {
     #[case(json!({ "source": 5, "digest": 5, "usages": ["Worker", "Nobody"] }), &["spec.digest", "spec.source", "spec.usages[1]"])]
     #[case(json!({ "source": { "http": { "url": 5 } }, "storage": { "targets": [{}, { "size": 1 }] } }), &["spec.source.http.url", "spec.storage.targets[1].size"])]
     #[case(json!({ "source": { "http": {} } }), &["spec.source.http"])]
+    #[case(json!({ "source": { "http": { "url": "a", "size": 1 } }, "colour": "red", "storage": { "targets": [{ "class": "a" }] } }), &["spec.colour", "spec.source.http.size", "spec.storage.targets[0].class"])]
+    #[case(json!({ "source": { "talosFactory": { "schematic": "{any: {thing: [{}]}}", "version": "v1.0.0" } } }), &[])]
     fn every_field_of_another_type_is_told(#[case] spec: Value, #[case] fields: &[&str]) {
         let (read, errors) = read_spec(spec.as_object().expect("map").clone());
         let mut found: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();

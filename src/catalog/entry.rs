@@ -97,8 +97,15 @@ struct Defaults {
 
 /// Keys of an entry, with the place in a GoldenImage's spec where errors about them are found.
 const TALOS_KEYS: [&str; 7] = ["schematicID", "schematic", "version", "platform", "architecture", "secureBoot", "factoryURL"];
-const SPEC_KEYS: [&str; 6] = ["digest", "caBundleRef", "description", "operatingSystem", "usages", "suspend"];
-const OTHER_KEYS: [&str; 6] = ["name", "url", "storage", "storageClass", "os", "imageFactoryURL"];
+pub(super) const SPEC_KEYS: [&str; 6] = ["digest", "caBundleRef", "description", "operatingSystem", "usages", "suspend"];
+pub(super) const OTHER_KEYS: [&str; 6] = ["name", "url", "storage", "storageClass", "os", "imageFactoryURL"];
+/// The keys of which an entry has exactly one: they say what kind it is.
+pub(super) const KINDS: [&str; 3] = ["schematicID", "schematic", "url"];
+
+/// Every key that an entry may have.
+pub(super) fn keys() -> impl Iterator<Item = &'static str> {
+    TALOS_KEYS.into_iter().chain(SPEC_KEYS).chain(OTHER_KEYS)
+}
 
 fn text_of(value: Option<&Value>) -> Option<String> {
     match value? {
@@ -117,8 +124,7 @@ fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry,
     let fail = |errors| EntryError { index, name: given_name.clone(), errors: FieldErrors(errors) };
     let mut errors = Vec::new();
 
-    let known = |key: &str| TALOS_KEYS.contains(&key) || SPEC_KEYS.contains(&key) || OTHER_KEYS.contains(&key);
-    for key in entry.keys().filter(|key| !known(key)) {
+    for key in entry.keys().filter(|key| !keys().any(|known| known == *key)) {
         errors.push(FieldError { field: key.clone(), message: unknown_key(key) });
     }
     let before = errors.len();
@@ -183,11 +189,10 @@ fn derived_name(image: &Image) -> Option<ImageName> {
 }
 
 fn unknown_key(key: &str) -> String {
-    let near = |known: &&str| {
+    let near = |known: &&'static str| {
         known.eq_ignore_ascii_case(key) || known.to_lowercase().replace(['-', '_'], "") == key.to_lowercase().replace(['-', '_'], "")
     };
-    let all = || TALOS_KEYS.iter().chain(&SPEC_KEYS).chain(&OTHER_KEYS);
-    match all().copied().find(|known| near(known)) {
+    match keys().find(near) {
         Some(known) => format!("is not a field of an entry: did you mean `{known}`?"),
         None => "is not a field of an entry".to_owned(),
     }
@@ -195,7 +200,7 @@ fn unknown_key(key: &str) -> String {
 
 fn source_of(entry: &Map<String, Value>, defaults: &Defaults, errors: &mut Vec<FieldError>) -> Value {
     let has = |key: &str| entry.get(key).is_some_and(|value| !value.is_null());
-    let kinds: Vec<_> = ["schematicID", "schematic", "url"].into_iter().filter(|key| has(key)).collect();
+    let kinds: Vec<_> = KINDS.into_iter().filter(|key| has(key)).collect();
     if kinds.len() != 1 {
         let found = if kinds.is_empty() { "it has none".to_owned() } else { format!("it has `{}`", kinds.join("` and `")) };
         errors.push(FieldError {

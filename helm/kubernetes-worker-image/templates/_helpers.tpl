@@ -34,9 +34,48 @@ app.kubernetes.io/component: controller
 {{- end }}
 {{- end }}
 
-{{/* The settings file of the daemon. */}}
+{{/* The settings file of the daemon: values that are set; the daemon has the same defaults. */}}
 {{- define "golden-catalog.settings" -}}
-{{- merge (dict "spoolSize" .Values.spool.size) .Values.settings | toYaml }}
+{{- $out := dict "spoolSize" .Values.spool.size }}
+{{- include "golden-catalog.given" (dict "from" .Values.settings "out" $out) }}
+{{- toYaml $out }}
+{{- end }}
+
+{{/* Copies what is not empty text, an empty map or null from `from` to `out`. */}}
+{{- define "golden-catalog.given" -}}
+{{- $out := .out }}
+{{- range $key, $value := .from }}
+  {{- if kindIs "map" $value }}
+    {{- $inner := dict }}
+    {{- include "golden-catalog.given" (dict "from" $value "out" $inner) }}
+    {{- if $inner }}{{ $_ := set $out $key $inner }}{{ end }}
+  {{- else if not (or (kindIs "invalid" $value) (and (kindIs "string" $value) (not $value))) }}
+    {{- $_ := set $out $key $value }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Ingress to what every role serves: metrics to whom the values say; health to the kubelet, which no selector can name. */}}
+{{- define "golden-catalog.metricsIngress" -}}
+- ports:
+    - {port: metrics, protocol: TCP}
+  {{- with .Values.networkPolicies.metricsFrom }}
+  from:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+- ports:
+    - {port: health, protocol: TCP}
+{{- end }}
+
+{{/* Egress that every role needs: names, and the API server. */}}
+{{- define "golden-catalog.clusterEgress" -}}
+- ports:
+    - {port: 53, protocol: UDP}
+    - {port: 53, protocol: TCP}
+- ports:
+    {{- range .Values.networkPolicies.apiServerPorts }}
+    - {port: {{ . }}, protocol: TCP}
+    {{- end }}
 {{- end }}
 
 {{/* What cannot be right is refused before anything is made. */}}

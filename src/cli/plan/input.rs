@@ -152,11 +152,6 @@ fn parse_manifest(value: &Value) -> Result<Image, FieldErrors> {
     };
     let (spec, mistyped) = read_spec(given.clone());
     errors.extend(mistyped);
-    // The API server drops a field it does not know: what reading and writing loses is one.
-    let mut lost = Vec::new();
-    let kept = serde_json::to_value(&spec).unwrap_or_default();
-    lost_fields("spec", &Value::Object(given.clone()), &kept, &mut lost);
-    add_untold(&mut errors, lost.into_iter().map(|field| FieldError { field, message: UNKNOWN.to_owned() }).collect());
     let name = value.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Value::as_str);
     match parse_image(&GoldenImage::new(name.unwrap_or_default(), spec)) {
         Ok(image) if errors.is_empty() => Ok(image),
@@ -169,26 +164,6 @@ fn parse_manifest(value: &Value) -> Result<Image, FieldErrors> {
 }
 
 const UNKNOWN: &str = "is not a field of a GoldenImage";
-
-fn lost_fields(at: &str, given: &Value, kept: &Value, lost: &mut Vec<String>) {
-    match (given, kept) {
-        (Value::Object(given), Value::Object(kept)) => {
-            for (key, value) in given.iter().filter(|(_, value)| !value.is_null()) {
-                let path = format!("{at}.{key}");
-                match kept.get(key) {
-                    Some(kept) => lost_fields(&path, value, kept, lost),
-                    None => lost.push(path),
-                }
-            }
-        }
-        (Value::Array(given), Value::Array(kept)) => {
-            for (index, (given, kept)) in given.iter().zip(kept).enumerate() {
-                lost_fields(&format!("{at}[{index}]"), given, kept, lost);
-            }
-        }
-        _ => {}
-    }
-}
 
 #[cfg(test)]
 mod tests {

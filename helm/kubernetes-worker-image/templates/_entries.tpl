@@ -1,0 +1,240 @@
+{{- /*
+What a render can refuse of the list: R3 and R4, in the words of the daemon (src/catalog/reconcile.rs, src/rules/edit.rs), which holds them
+too. e2e/charts/entries.yaml is run by both. Templates return only text, so whatever has more than one answer is written into `out`.
+*/ -}}
+
+{{- /* The whole check: fails with everything that is wrong with the list, one a line. Argument: the root. */ -}}
+{{- define "golden-catalog.entries.check" -}}
+{{- if .Values.strictEntries -}}
+{{- $out := dict "problems" (list) -}}
+{{- $live := list -}}
+{{- if .Capabilities.APIVersions.Has "cozystack.io/v1alpha1/GoldenImage" -}}
+{{-   $live = (lookup "cozystack.io/v1alpha1" "GoldenImage" "" "").items | default list -}}
+{{- end -}}
+{{- $list := dict "images" .Values.images "storageClass" .Values.storageClass "factoryURL" (.Values.factoryURL | default (get .Values "imageFactoryURL")) -}}
+{{- include "golden-catalog.entries.judge" (dict "list" $list "live" $live "out" $out) -}}
+{{- if $out.problems -}}
+{{- fail (printf "\n%s\nNothing was changed. With `strictEntries: false` the daemon tells this and goes on with the other entries." (join "\n" $out.problems)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Pure. Arguments list (images, storageClass, factoryURL), live (GoldenImages), out; adds to out.problems. */ -}}
+{{- define "golden-catalog.entries.judge" -}}
+{{- $list := .list -}}
+{{- $out := .out -}}
+{{- $byName := dict -}}
+{{- $owners := dict -}}
+{{- $born := dict -}}
+{{- range $object := .live -}}
+{{-   $name := $object.metadata.name -}}
+{{-   $_ := set $byName $name $object -}}
+{{-   $facts := dict -}}
+{{-   include "golden-catalog.facts" (dict "spec" $object.spec "schematicID" (dig "status" "schematicID" "" $object) "out" $facts) -}}
+{{- /* Where two objects are one image already, the older one counts as the first. */ -}}
+{{-   $age := get $object.metadata "creationTimestamp" | default "" -}}
+{{-   if and $facts.identity (or (not (hasKey $owners $facts.identity)) (gt (get $born $facts.identity) $age)) -}}
+{{-     $_ := set $owners $facts.identity $name -}}
+{{-     $_ := set $born $facts.identity $age -}}
+{{-   end -}}
+{{- end -}}
+{{- $seen := dict -}}
+{{- range $index, $entry := $list.images -}}
+{{-   $spec := dict -}}
+{{-   include "golden-catalog.spec" (dict "entry" $entry "list" $list "out" $spec) -}}
+{{-   $facts := dict -}}
+{{-   include "golden-catalog.facts" (dict "spec" $spec "schematicID" "" "out" $facts) -}}
+{{-   $name := get $entry "name" | default (printf "talos-%s-%s" (get $entry "version") ($facts.identity | trunc 12)) -}}
+{{-   $subject := printf "images[%d] (%s)" $index $name -}}
+{{-   $problem := "" -}}
+{{-   if $facts.errors -}}
+{{-     $problem = printf "images[%d]%s: %s" $index (ternary (printf " (%s)" (get $entry "name")) "" (not (empty (get $entry "name")))) (join "; " $facts.errors) -}}
+{{-   else if hasKey $seen $name -}}
+{{-     $problem = printf "%s: another entry of the list has this name: give it a name of its own." $subject -}}
+{{-   else if and $facts.identity (ne (get $owners $facts.identity | default $name) $name) -}}
+{{-     $first := get $owners $facts.identity -}}
+{{-     $problem = printf "%s is the same image as %s (identity %s): remove one of them; %s serves both." $subject $first $facts.identity $first -}}
+{{-   else -}}
+{{-     $_ := set $seen $name true -}}
+{{-     if $facts.identity -}}{{- $_ := set $owners $facts.identity $name -}}{{- end -}}
+{{-     $object := get $byName $name -}}
+{{-     if and $object (not (get $object.metadata "deletionTimestamp")) -}}
+{{-       $changes := dict -}}
+{{-       include "golden-catalog.entries.changes" (dict "object" $object "new" $facts "out" $changes) -}}
+{{-       if $changes.list -}}
+{{-         $problem = printf "%s was edited in fields that are frozen once its golden exists: %s. Nothing was changed. The supported move is a new entry (a new schematicID and version, or a new name) beside this one: move the pools to it, then retire this one." $subject (join "; " $changes.list) -}}
+{{-       end -}}
+{{-     end -}}
+{{-   end -}}
+{{-   if $problem -}}{{- $_ := set $out "problems" (append $out.problems $problem) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* R4: what differs in frozen fields. Arguments object (the GoldenImage), new (facts), out; sets out.list of texts. */ -}}
+{{- define "golden-catalog.entries.changes" -}}
+{{- $new := .new -}}
+{{- $old := dict -}}
+{{- include "golden-catalog.facts" (dict "spec" .object.spec "schematicID" "" "out" $old) -}}
+{{- $changes := list -}}
+{{- range $field := list "schematicID" "schematic" "version" "platform" "secureBoot" "factoryURL" "reference" "url" "architecture" -}}
+{{-   $a := get $old.fields $field | default "none" -}}
+{{-   $b := get $new.fields $field | default "none" -}}
+{{-   if ne $a $b -}}
+{{-     $changes = append $changes (printf "`%s`: %s → %s" $field $a $b) -}}
+{{-   else if ne (get $old.exact $field | default "") (get $new.exact $field | default "") -}}
+{{- /* What may hold a secret is compared, and not repeated. */ -}}
+{{-     $changes = append $changes (printf "`%s`: %s → %s with another query" $field $a $b) -}}
+{{-   end -}}
+{{- end -}}
+{{- if and $old.digest (ne $old.digest ($new.digest | default "none")) -}}
+{{-   $changes = append $changes (printf "`digest`: %s → %s" $old.digest ($new.digest | default "none")) -}}
+{{- end -}}
+{{- if ne $old.usages $new.usages -}}
+{{-   $changes = append $changes (printf "`usages`: %s → %s" $old.usages $new.usages) -}}
+{{- end -}}
+{{- $made := false -}}
+{{- range $target := dig "status" "targets" list .object -}}{{- if get $target "golden" -}}{{- $made = true -}}{{- end -}}{{- end -}}
+{{- if $made -}}
+{{-   range $target := $old.targets -}}
+{{-     $text := "removed" -}}
+{{-     range $other := $new.targets -}}{{- if eq $other.class $target.class -}}{{- $text = $other.text -}}{{- end -}}{{- end -}}
+{{-     if ne $text $target.text -}}
+{{-       $changes = append $changes (printf "`storage.targets (%s)`: %s → %s" ($target.class | default "the default class") $target.text $text) -}}
+{{-     end -}}
+{{-   end -}}
+{{- end -}}
+{{- $_ := set .out "list" $changes -}}
+{{- end -}}
+
+{{- /* An entry as a GoldenImage's spec, as far as the checks look at one. Arguments entry, list, out. */ -}}
+{{- define "golden-catalog.spec" -}}
+{{- $entry := .entry -}}
+{{- $list := .list -}}
+{{- $out := .out -}}
+{{- $kind := "talosFactory" -}}
+{{- $keys := list "schematicID" "schematic" "version" "platform" "architecture" "secureBoot" "factoryURL" -}}
+{{- if get $entry "url" -}}
+{{-   $kind = "http" -}}{{- $keys = list "url" "architecture" -}}
+{{- else if get $entry "reference" -}}
+{{-   $kind = "containerDisk" -}}{{- $keys = list "reference" "architecture" -}}
+{{- end -}}
+{{- $source := dict -}}
+{{- range $key := $keys -}}
+{{-   if not (kindIs "invalid" (get $entry $key)) -}}{{- if hasKey $entry $key -}}{{- $_ := set $source $key (get $entry $key) -}}{{- end -}}{{- end -}}
+{{- end -}}
+{{- if eq $kind "talosFactory" -}}
+{{-   with get $entry "imageFactoryURL" | default $list.factoryURL -}}
+{{-     if not (hasKey $source "factoryURL") -}}{{- $_ := set $source "factoryURL" . -}}{{- end -}}
+{{-   end -}}
+{{- end -}}
+{{- $_ := set $out "source" (dict $kind $source) -}}
+{{- range $key := list "digest" "usages" "operatingSystem" -}}
+{{-   with get $entry $key -}}{{- $_ := set $out $key . -}}{{- end -}}
+{{- end -}}
+{{- with get $entry "os" -}}{{- $_ := set $out "operatingSystem" . -}}{{- end -}}
+{{- $storage := get $entry "storage" -}}
+{{- if kindIs "map" $storage -}}
+{{-   $targets := list -}}
+{{-   range $target := get $storage "targets" -}}
+{{-     if not (hasKey $target "storageClassName") -}}{{- $target = merge (dict "storageClassName" ($list.storageClass | default "")) $target -}}{{- end -}}
+{{-     $targets = append $targets $target -}}
+{{-   end -}}
+{{-   $_ := set $out "storage" (dict "targets" $targets) -}}
+{{- else -}}
+{{-   $target := dict "storageClassName" (get $entry "storageClass" | default $list.storageClass | default "") -}}
+{{-   if not (kindIs "invalid" $storage) -}}{{- if hasKey $entry "storage" -}}{{- $_ := set $target "size" $storage -}}{{- end -}}{{- end -}}
+{{-   $_ := set $out "storage" (dict "targets" (list $target)) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /*
+What a spec is, defaults applied. Arguments spec, schematicID (what a factory answered, or empty), out. Sets out.identity (empty while a
+schematic document has no ID), out.fields (text by name, as a message may show it), out.exact (URLs whole), out.digest, out.usages (text), out.targets (class and text), out.errors.
+*/ -}}
+{{- define "golden-catalog.facts" -}}
+{{- $spec := .spec -}}
+{{- $out := .out -}}
+{{- $source := $spec.source -}}
+{{- $fields := dict -}}
+{{- $exact := dict -}}
+{{- $errors := list -}}
+{{- $identity := "" -}}
+{{- $family := dig "operatingSystem" "family" "" $spec -}}
+{{- with get $source "talosFactory" -}}
+{{-   $family = $family | default "talos" -}}
+{{-   $id := get . "schematicID" -}}
+{{-   if $id -}}{{- $_ := set $fields "schematicID" $id -}}{{- else -}}
+{{-     $document := get . "schematic" -}}
+{{-     if kindIs "string" $document -}}{{- $document = fromYaml $document -}}{{- end -}}
+{{-     if hasKey $document "Error" -}}{{- $errors = append $errors "`schematic`: must be a schematic document, such as `customization: {}`" -}}{{- end -}}
+{{-     $text := toJson $document | replace "\\u003c" "<" | replace "\\u003e" ">" | replace "\\u0026" "&" -}}
+{{-     if gt (len $text) 300 -}}{{- $text = printf "%s… (sha256:%s)" (trunc 300 $text) (sha256sum $text) -}}{{- end -}}
+{{-     $_ := set $fields "schematic" $text -}}
+{{-   end -}}
+{{-   $_ := set $fields "version" (get . "version" | toString) -}}
+{{-   $_ := set $fields "platform" (get . "platform" | default "openstack") -}}
+{{-   $_ := set $fields "secureBoot" (get . "secureBoot" | default false | toString) -}}
+{{-   $_ := set $exact "factoryURL" (include "golden-catalog.url" (get . "factoryURL" | default "https://factory.talos.dev")) -}}
+{{-   $_ := set $fields "factoryURL" (include "golden-catalog.url.public" (get . "factoryURL" | default "https://factory.talos.dev")) -}}
+{{-   $_ := set $fields "architecture" (get . "architecture" | default "amd64") -}}
+{{-   $id = $id | default $.schematicID -}}
+{{-   if $id -}}{{- $identity = include "golden-image.identity" (dict "talosFactory" (merge (dict "schematicID" $id) .)) -}}{{- end -}}
+{{- end -}}
+{{- with get $source "containerDisk" -}}
+{{-   $_ := set $fields "reference" .reference -}}
+{{-   $_ := set $fields "architecture" (get . "architecture" | default "amd64") -}}
+{{-   $identity = include "golden-image.identity" (dict "containerDisk" .) -}}
+{{- end -}}
+{{- with get $source "http" -}}
+{{-   $_ := set $exact "url" (include "golden-catalog.url" .url) -}}
+{{-   $_ := set $fields "url" (include "golden-catalog.url.public" .url) -}}
+{{-   $_ := set $fields "architecture" (get . "architecture" | default "amd64") -}}
+{{-   $identity = include "golden-image.identity" (dict "http" (dict "url" (include "golden-catalog.url" .url) "architecture" (get . "architecture"))) -}}
+{{- end -}}
+{{- $usages := get $spec "usages" | default (list (ternary "Worker" "VirtualMachine" (or (hasKey $source "talosFactory") (eq $family "kairos")))) -}}
+{{- $known := list -}}
+{{- range $usage := list "Worker" "VirtualMachine" -}}{{- if has $usage $usages -}}{{- $known = append $known $usage -}}{{- end -}}{{- end -}}
+{{- $targets := list -}}
+{{- $classes := list -}}
+{{- range $index, $target := dig "storage" "targets" (list (dict)) $spec -}}
+{{-   $text := "size of the image" -}}
+{{-   $class := get $target "storageClassName" | default "" | toString -}}
+{{-   if has $class $classes -}}{{- $errors = append $errors (printf "`storage.targets[%d].storageClassName`: each StorageClass may be named once" $index) -}}{{- end -}}
+{{-   $classes = append $classes $class -}}
+{{-   if hasKey $target "size" -}}
+{{-     $size := dict -}}
+{{-     include "golden-image.size" (dict "given" $target.size "out" $size) -}}
+{{-     if $size.error -}}{{- $errors = append $errors (printf "`%s`: %s" (ternary "storage" (printf "storage.targets[%d].size" $index) (eq $index 0)) $size.error) -}}
+{{-     else -}}{{- $text = include "golden-image.size.show" $size.bytes -}}{{- end -}}
+{{-   end -}}
+{{-   with get $target "volumeMode" -}}{{- $text = printf "%s, %s" $text . -}}{{- end -}}
+{{-   with get $target "accessModes" -}}{{- $text = printf "%s, %s" $text (join "+" .) -}}{{- end -}}
+{{-   $targets = append $targets (dict "class" $class "text" $text) -}}
+{{- end -}}
+{{- $_ := set $out "identity" $identity -}}
+{{- $_ := set $out "fields" $fields -}}
+{{- $_ := set $out "exact" $exact -}}
+{{- $_ := set $out "digest" (get $spec "digest") -}}
+{{- $_ := set $out "usages" (join ", " $known) -}}
+{{- $_ := set $out "targets" $targets -}}
+{{- $_ := set $out "errors" $errors -}}
+{{- end -}}
+
+{{- /* A URL as the daemon compares one: scheme and host in lower case, the scheme's own port left out, no slash alone. */ -}}
+{{- define "golden-catalog.url" -}}
+{{- $scheme := regexFind "^[A-Za-z]+://" . | lower -}}
+{{- $rest := regexReplaceAll "^[A-Za-z]+://" . "" -}}
+{{- $host := regexFind "^[^/?#]*" $rest | lower -}}
+{{- $path := trimPrefix (regexFind "^[^/?#]*" $rest) $rest -}}
+{{- if eq $scheme "https://" -}}{{- $host = trimSuffix ":443" $host -}}{{- else -}}{{- $host = trimSuffix ":80" $host -}}{{- end -}}
+{{- if eq $path "/" -}}{{- $path = "" -}}{{- else if hasPrefix "?" $path -}}{{- $path = printf "/%s" $path -}}{{- end -}}
+{{- $scheme }}{{ $host }}{{ $path -}}
+{{- end -}}
+
+{{- /* The same as it may be shown: a query may hold a token. */ -}}
+{{- define "golden-catalog.url.public" -}}
+{{- $url := include "golden-catalog.url" . -}}
+{{- $shown := regexReplaceAll "\\?.*$" $url "?…" -}}
+{{- if not (regexMatch "^[a-z]+://[^/]+/" $shown) -}}{{- $shown = printf "%s/" $shown -}}{{- end -}}
+{{- $shown -}}
+{{- end -}}

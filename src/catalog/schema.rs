@@ -1,0 +1,153 @@
+//! The form of an entry as a JSON Schema, for the chart's `values.schema.json`.
+//!
+//! It is made from the CRD's own schema, so that values, objects and the parser accept one form: a field that the CRD gets is
+//! a field of an entry here, with the same bounds. `e2e/charts/entries.yaml` holds the three together.
+
+use serde_json::{Map, Value, json};
+
+use super::entry::{KINDS, OTHER_KEYS, SPEC_KEYS};
+use crate::api::crd;
+
+/// What belongs to one kind of entry: the member of `spec.source`, and the keys of which an entry of it has exactly one.
+const MEMBERS: [(&str, &[&str]); 3] =
+    [("talosFactory", &["schematicID", "schematic"]), ("containerDisk", &["reference"]), ("http", &["url"])];
+
+/// A Kubernetes object name, at most as long as a label value, because a GoldenImage's name is one.
+const NAME: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+
+/// The schema of one entry of `images[]`.
+///
+/// R1 and R2 are in the patterns, unknown keys are refused, and an entry is of exactly one kind. What a schema cannot say
+/// (R3, R4, a size of zero) the chart's templates say.
+pub fn entry_schema() -> Value {
+    let crd = crd();
+    let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+    let sources = &spec["source"]["properties"];
+    let mut properties = Map::new();
+    let mut rules = Vec::new();
+    for (member, kinds) in MEMBERS.iter().filter(|(member, _)| sources.get(member).is_some()) {
+        let of = &sources[member];
+        let own = of["properties"].as_object().into_iter().flatten();
+        properties.extend(own.clone().map(|(key, schema)| (key.clone(), plain(schema))));
+        // What only another kind of entry has.
+        let others = MEMBERS.iter().filter(|(other, _)| other != member).flat_map(|(other, _)| sources[other]["properties"].as_object());
+        let foreign: Vec<&String> = others.flat_map(Map::keys).filter(|key| of["properties"].get(key.as_str()).is_none()).collect();
+        let mut then = json!({ "not": { "anyOf": foreign.iter().map(|key| given(key)).collect::<Vec<_>>() } });
+        let required: Vec<&Value> = of["required"].as_array().into_iter().flatten().collect();
+        if let Some(then) = then.as_object_mut() {
+            then.insert("allOf".into(), required.iter().filter_map(|key| key.as_str()).map(given).collect());
+        }
+        rules.push(json!({ "if": { "anyOf": kinds.iter().map(|key| given(key)).collect::<Vec<_>>() }, "then": then }));
+    }
+    for key in SPEC_KEYS {
+        properties.insert(key.into(), plain(&spec[key]));
+    }
+    let class = json!({ "type": ["string", "integer"], "maxLength": 253, "pattern": NAME.replacen('^', "^(", 1).replacen('$', ")?$", 1) });
+    for key in OTHER_KEYS {
+        let schema = match key {
+            "name" => {
+                json!({ "type": "string", "minLength": 1, "maxLength": 63, "pattern": NAME, "description": "The GoldenImage's name. A Talos entry by ID and version may leave it out." })
+            }
+            "storage" => storage(&plain(&spec["storage"])),
+            "storageClass" => class.clone(),
+            "os" => plain(&spec["operatingSystem"]),
+            // The former chart's spelling.
+            "imageFactoryURL" => plain(&sources["talosFactory"]["properties"]["factoryURL"]),
+            _ => continue,
+        };
+        properties.entry(key).or_insert(schema);
+    }
+    // A map too: the parser makes text of it.
+    if let Some(document) = properties.get_mut("schematic").and_then(Value::as_object_mut) {
+        document.insert("type".into(), json!(["string", "object"]));
+    }
+    properties.values_mut().for_each(nullable);
+    rules.push(json!({ "if": given("os"), "then": { "not": { "required": ["operatingSystem"] } } }));
+    let long = json!({ "required": ["storage"], "properties": { "storage": { "type": "object" } } });
+    rules.push(json!({ "if": long, "then": { "not": given("storageClass") } }));
+    // Only what has an identity before it is asked for names itself.
+    rules.push(json!({ "anyOf": [given("name"), given("schematicID")] }));
+    json!({
+        "description": "An image: of exactly one kind, told by its key.",
+        "type": "object",
+        "additionalProperties": false,
+        "properties": properties,
+        "oneOf": KINDS.iter().map(|key| given(key)).collect::<Vec<_>>(),
+        "allOf": rules,
+    })
+}
+
+/// Whether a key has a value: null is the same as none.
+fn given(key: &str) -> Value {
+    json!({ "required": [key], "properties": { key: { "not": { "type": "null" } } } })
+}
+
+fn nullable(schema: &mut Value) {
+    let Some(schema) = schema.as_object_mut() else { return };
+    match schema.get_mut("type") {
+        Some(Value::Array(types)) => types.push("null".into()),
+        Some(one) => *one = json!([one.clone(), "null"]),
+        None => {}
+    }
+    if let Some(Value::Array(values)) = schema.get_mut("enum") {
+        values.push(Value::Null);
+    }
+}
+
+/// `storage: 20Gi`, a bare number of bytes, or the full form.
+fn storage(full: &Value) -> Value {
+    let mut size = full["properties"]["targets"]["items"]["properties"]["size"].clone();
+    let mut full = full.clone();
+    if let (Some(full), Some(size)) = (full.as_object_mut(), size.as_object_mut()) {
+        full.insert("type".into(), json!(["string", "integer", "object"]));
+        full.insert("minimum".into(), json!(1));
+        for bound in ["pattern", "minLength", "maxLength"] {
+            full.extend(size.remove(bound).map(|value| (bound.to_owned(), value)));
+        }
+    }
+    full
+}
+
+/// A schema of the CRD as one of plain JSON Schema: every map is closed, unless it says that it is open, and lists that are
+/// sets have each item once.
+fn plain(schema: &Value) -> Value {
+    let Some(object) = schema.as_object() else { return schema.clone() };
+    let mut made = Map::new();
+    let is = |key: &str| object.get(key).and_then(Value::as_bool) == Some(true);
+    for (key, value) in object {
+        match key.as_str() {
+            "properties" => {
+                let inner = value.as_object().into_iter().flatten().map(|(name, inner)| (name.clone(), plain(inner)));
+                made.insert(key.clone(), Value::Object(inner.collect()));
+                if !is("x-kubernetes-preserve-unknown-fields") {
+                    made.insert("additionalProperties".into(), false.into());
+                }
+            }
+            "items" | "additionalProperties" => {
+                made.insert(key.clone(), plain(value));
+            }
+            _ if key.starts_with("x-kubernetes-") => {}
+            _ => {
+                made.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    if object.get("x-kubernetes-list-type").and_then(Value::as_str) == Some("set") {
+        made.insert("uniqueItems".into(), true.into());
+    }
+    Value::Object(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{super::entry::keys, entry_schema};
+
+    #[test]
+    fn the_schema_knows_the_keys_that_the_parser_knows() {
+        let schema = entry_schema();
+        let known: BTreeSet<&str> = schema["properties"].as_object().expect("properties").keys().map(String::as_str).collect();
+        assert_eq!(known, keys().collect(), "src/catalog/entry.rs and the CRD differ in what an entry may have");
+    }
+}
