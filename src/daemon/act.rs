@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
     Api, Client, Resource as _, ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use serde_json::json;
 
@@ -13,10 +13,10 @@ use crate::{
     foreign::{Claim, DataVolume},
     golden::{
         DataVolumeView, GrantView, ImportOrder,
-        manifest::{self, managers},
+        manifest::{self, Owner, managers},
     },
-    model::{Digest, GoldenName, HttpUrl, Image},
-    rules::marks,
+    model::{Digest, GoldenName, HttpUrl, Image, redact},
+    rules::{Answer, Reason, marks, refusal},
     spool::{Grant, Registry},
 };
 
@@ -38,10 +38,10 @@ pub struct Hands {
 /// An action that the API server refused or did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ActError {
-    /// The API server.
-    #[error("{what}: {}", crate::run::api_error(.error))]
+    /// The API server refused, failed or did not answer.
+    #[error("{what}: {}", redact(&crate::run::api_error(.error)))]
     Api {
-        /// What was tried.
+        /// The object or request.
         what: String,
         /// Its answer.
         error: Box<kube::Error>,
@@ -55,6 +55,9 @@ pub enum ActError {
     /// The spool's certificate is not there yet.
     #[error("the spool's certificate is not issued yet")]
     NoCertificate,
+    /// An object of the name is someone else's, and is left alone.
+    #[error("{0}")]
+    Foreign(String),
 }
 
 impl ActError {
@@ -62,8 +65,21 @@ impl ActError {
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::Api { error, .. } if crate::run::client::is_lost(error))
     }
+
+    /// The target's trouble, where somebody must do something about it (R10).
+    pub fn refusal(&self) -> Option<(Reason, String)> {
+        match self {
+            Self::Api { what, error } => match &**error {
+                kube::Error::Api(status) => refusal(what, Answer { code: status.code, reason: &status.reason, message: &status.message }),
+                _ => None,
+            },
+            Self::Foreign(message) => Some((Reason::NameConflict, message.clone())),
+            Self::Manifest(_) | Self::Slow | Self::NoCertificate => None,
+        }
+    }
 }
 
+/// `what` is the object or request, as a message names it.
 fn failed(what: impl Into<String>) -> impl FnOnce(kube::Error) -> ActError {
     let what = what.into();
     move |error| ActError::Api { what, error: Box::new(error) }
@@ -86,7 +102,7 @@ impl Hands {
         });
         let api: Api<GoldenImage> = Api::all(self.client.clone());
         let params = PatchParams::apply(managers::STATUS).force();
-        api.patch_status(&name, &params, &Patch::Apply(&body)).await.map_err(failed("cannot write the status"))
+        api.patch_status(&name, &params, &Patch::Apply(&body)).await.map_err(failed("the status"))
     }
 
     /// Lets a golden's importer pull a disk.
@@ -105,33 +121,73 @@ impl Hands {
     pub async fn write_headers(
         &self,
         memory: &Memory,
-        uid: &str,
+        image: Owner<'_>,
         golden: &GoldenName,
         disk: Digest,
         mark: (i32, i64),
     ) -> Result<(), ActError> {
         let bundle = (self.ca_bundle)().ok_or(ActError::NoCertificate)?;
-        let address = self.registry.grant(&Self::grant(uid, golden, disk));
+        let address = self.registry.grant(&Self::grant(image.uid, golden, disk));
         let params = PatchParams::apply(managers::GOLDEN).force();
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.catalog);
         let map = manifest::spool_ca(&self.catalog, &bundle);
-        maps.patch(manifest::SPOOL_CA, &params, &Patch::Apply(&map)).await.map_err(failed("cannot write the spool's CA"))?;
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.catalog);
-        let secret = manifest::header_secret(golden, &self.catalog, &address.header_line());
-        secrets
-            .patch(golden.as_str(), &params, &Patch::Apply(&secret))
+        maps.patch(manifest::SPOOL_CA, &params, &Patch::Apply(&map))
             .await
-            .map_err(failed("cannot write the importer's header Secret"))?;
-        remember(memory, uid, golden, |golden| golden.headers_written = Some(mark));
+            .map_err(failed(format!("the ConfigMap {}", manifest::SPOOL_CA)))?;
+        let secret = self.write_secret(image, golden, &address.header_line()).await?;
+        remember(memory, image.uid, golden, |golden| golden.headers_written(secret, mark));
         Ok(())
     }
 
-    /// Deletes the header Secret; one that is gone is as good.
-    pub async fn delete_headers(&self, golden: &GoldenName) -> Result<(), ActError> {
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.catalog);
-        match secrets.delete(golden.as_str(), &DeleteParams::default()).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            other => other.map(drop).map_err(failed("cannot delete the importer's header Secret")),
+    fn secrets(&self) -> Api<Secret> {
+        Api::namespaced(self.client.clone(), &self.catalog)
+    }
+
+    /// Creates the header Secret, or renews it if it is ours; gives its UID. A Secret of the name that is someone else's is
+    /// not touched: the daemon may not read Secrets here, so the API server tests the mark as it patches.
+    async fn write_secret(&self, image: Owner<'_>, golden: &GoldenName, header: &str) -> Result<String, ActError> {
+        let unmade = |error: serde_json::Error| ActError::Manifest(error.to_string());
+        let body = manifest::header_secret(image, golden, &self.catalog, header);
+        let secret: Secret = serde_json::from_value(body).map_err(unmade)?;
+        let params = PostParams { field_manager: Some(managers::GOLDEN.to_owned()), ..PostParams::default() };
+        match self.secrets().create(&params, &secret).await {
+            Ok(created) => return Ok(created.uid().unwrap_or_default()),
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => return Err(failed(format!("the header Secret {golden}"))(error)),
+        }
+        let patch = manifest::renew_secret(image, header);
+        match self.patch_secret(golden, patch).await? {
+            Some(uid) => Ok(uid),
+            None => Err(ActError::Foreign(format!(
+                "A Secret {golden} exists in the catalog namespace that is not this image's, so the importer's token cannot be kept there."
+            ))),
+        }
+    }
+
+    /// Applies a JSON patch whose tests hold only for a Secret of ours; gives its UID, or `None` where they do not hold.
+    async fn patch_secret(&self, golden: &GoldenName, patch: Vec<serde_json::Value>) -> Result<Option<String>, ActError> {
+        let patch = serde_json::from_value(patch.into()).map_err(|error| ActError::Manifest(error.to_string()))?;
+        let params = PatchParams { field_manager: Some(managers::GOLDEN.to_owned()), ..PatchParams::default() };
+        match self.secrets().patch_metadata(golden.as_str(), &params, &Patch::Json::<()>(patch)).await {
+            Ok(secret) => Ok(secret.uid()),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 422) => Ok(None),
+            Err(error) => Err(failed(format!("the header Secret {golden}"))(error)),
+        }
+    }
+
+    /// Deletes the header Secret if it is ours; one that is gone is as good.
+    pub async fn delete_headers(&self, memory: &Memory, image: Owner<'_>, golden: &GoldenName) -> Result<(), ActError> {
+        let known = memory.with(image.uid, |image| image.golden(golden).take_secret());
+        let uid = match known {
+            Some(uid) => Some(uid),
+            None => self.patch_secret(golden, manifest::is_our_secret(image.name)).await?,
+        };
+        let Some(uid) = uid else { return Ok(()) };
+        let params = DeleteParams::default().preconditions(Preconditions { uid: Some(uid), resource_version: None });
+        match self.secrets().delete(golden.as_str(), &params).await {
+            // Gone, or another one has the name by now.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            other => other.map(drop).map_err(failed(format!("the deletion of the header Secret {golden}"))),
         }
     }
 
@@ -163,7 +219,7 @@ impl Hands {
                 Ok(())
             }
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-            Err(error) => Err(failed(format!("cannot create the DataVolume {}", order.golden))(error)),
+            Err(error) => Err(failed(format!("the DataVolume {}", order.golden))(error)),
         }
     }
 
@@ -177,7 +233,7 @@ impl Hands {
         match api.delete(golden.as_str(), &params).await {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
-            Err(error) => return Err(failed(format!("cannot delete the unfinished DataVolume {golden}"))(error)),
+            Err(error) => return Err(failed(format!("the deletion of the unfinished DataVolume {golden}"))(error)),
         }
         remember(memory, image_uid, golden, |golden| golden.deleted(uid.to_owned()));
         Ok(())
@@ -196,15 +252,21 @@ impl Hands {
         };
         let claims: Api<Claim> = Api::namespaced(self.client.clone(), &self.catalog);
         let claim = body("v1", "PersistentVolumeClaim", Some(claim_uid));
-        claims.patch(name, &params, &Patch::Apply(&claim)).await.map_err(failed("cannot mark the golden's PVC"))?;
+        claims.patch(name, &params, &Patch::Apply(&claim)).await.map_err(failed("the marks of the golden's PVC"))?;
         if has_volume {
             let volumes: Api<DataVolume> = Api::namespaced(self.client.clone(), &self.catalog);
             let patch = json!({ "metadata": { "labels": labels, "annotations": annotations } });
             let params = PatchParams { field_manager: Some(managers::MARKS.to_owned()), ..PatchParams::default() };
-            volumes.patch(name, &params, &Patch::Merge(&patch)).await.map_err(failed("cannot mark the golden's DataVolume"))?;
+            volumes.patch(name, &params, &Patch::Merge(&patch)).await.map_err(failed("the marks of the golden's DataVolume"))?;
         }
         Ok(())
     }
+}
+
+/// Keeps what the API server said about a golden's objects for the next decision; success clears it.
+pub fn note_outcome(memory: &Memory, uid: &str, golden: &GoldenName, outcome: &Result<(), ActError>) {
+    let refused = outcome.as_ref().err().and_then(ActError::refusal);
+    remember(memory, uid, golden, |golden| golden.refused = refused);
 }
 
 fn remember(memory: &Memory, uid: &str, golden: &GoldenName, work: impl FnOnce(&mut GoldenMemory)) {

@@ -13,6 +13,7 @@ use crate::{
     api::GoldenImage,
     golden::{DataVolumeView, GrantView, UpstreamView},
     model::GoldenName,
+    rules::Reason,
     spool::{Grant, Lease},
 };
 
@@ -43,6 +44,10 @@ pub struct GoldenMemory {
     pub grant: GrantView,
     /// The attempt and restart count for which the header Secret was written.
     pub headers_written: Option<(i32, i64)>,
+    /// The header Secret's UID, while it stands.
+    secret: Option<String>,
+    /// Why the API server, when last asked, did not take an object of this golden.
+    pub refused: Option<(Reason, String)>,
     /// A DataVolume we created that the watch may not show yet.
     created: Option<(Instant, DataVolumeView)>,
     /// The UID of a DataVolume we deleted that the watch may still show as well.
@@ -115,6 +120,17 @@ impl ImageMemory {
 }
 
 impl GoldenMemory {
+    /// Remembers that the header Secret with this UID was written for an attempt and restart count.
+    pub fn headers_written(&mut self, secret: String, mark: (i32, i64)) {
+        self.headers_written = Some(mark);
+        self.secret = Some(secret).filter(|uid| !uid.is_empty());
+    }
+
+    /// The header Secret's UID, which is not remembered any more.
+    pub fn take_secret(&mut self) -> Option<String> {
+        self.secret.take()
+    }
+
     /// Remembers a DataVolume that was just created.
     pub fn created(&mut self, volume: DataVolumeView) {
         self.deleted = None;

@@ -111,6 +111,22 @@ pub enum Action {
     CheckUpstream,
 }
 
+impl Action {
+    /// The golden it is for, where one that fails must not keep other goldens waiting.
+    pub fn golden(&self) -> Option<&GoldenName> {
+        match self {
+            Self::Serve { golden, .. }
+            | Self::Refuse { golden, .. }
+            | Self::WriteHeaders { golden, .. }
+            | Self::DeleteHeaders { golden }
+            | Self::DeleteVolume { golden, .. }
+            | Self::Mark { golden, .. } => Some(golden),
+            Self::CreateVolume(order) => Some(&order.golden),
+            Self::ResolveSchematic | Self::Fetch { .. } | Self::CancelFetch | Self::CheckUpstream => None,
+        }
+    }
+}
+
 /// What the DataVolume is made from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImportOrder {

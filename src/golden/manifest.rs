@@ -88,18 +88,55 @@ pub fn data_volume(image: &Image, order: &ImportOrder, namespace: &str, spool_ur
 }
 
 /// The Secret whose one value is a header (CDI sends every value of it as one).
-pub fn header_secret(golden: &GoldenName, namespace: &str, header_line: &str) -> Value {
+///
+/// Its owner is the GoldenImage, so that the cluster's garbage collector takes it away with an image that is deleted in the
+/// middle of an import. The golden itself has no such owner: it outlives the image.
+pub fn header_secret(image: Owner<'_>, golden: &GoldenName, namespace: &str, header_line: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
             "name": golden,
             "namespace": namespace,
-            "labels": { "app.kubernetes.io/managed-by": "golden-catalog" },
+            "labels": { MANAGED_BY: MANAGER, marks::IMAGE: image.name },
+            "ownerReferences": [owner_reference(image)],
         },
         "type": "Opaque",
-        "stringData": { "authorization": header_line },
+        "stringData": { HEADER: header_line },
     })
+}
+
+/// The GoldenImage that an object is made for.
+#[derive(Debug, Clone, Copy)]
+pub struct Owner<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its UID.
+    pub uid: &'a str,
+}
+
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+const MANAGER: &str = "golden-catalog";
+const HEADER: &str = "authorization";
+
+fn owner_reference(image: Owner<'_>) -> Value {
+    json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "name": image.name, "uid": image.uid })
+}
+
+/// A JSON patch that fails on a Secret which does not carry this image's mark: the daemon may not read Secrets here, and a
+/// patch of tests is answered with the object's UID.
+pub fn is_our_secret(image: &str) -> Vec<Value> {
+    let test = |label: &str, value: &str| json!({ "op": "test", "path": format!("/metadata/labels/{}", label.replace('~', "~0").replace('/', "~1")), "value": value });
+    vec![test(MANAGED_BY, MANAGER), test(marks::IMAGE, image)]
+}
+
+/// A JSON patch that renews the header of a Secret of ours, and of nobody else's.
+pub fn renew_secret(image: Owner<'_>, header_line: &str) -> Vec<Value> {
+    let value = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, header_line);
+    let mut patch = is_our_secret(image.name);
+    patch.push(json!({ "op": "replace", "path": "/data", "value": { HEADER: value } }));
+    patch.push(json!({ "op": "add", "path": "/metadata/ownerReferences", "value": [owner_reference(image)] }));
+    patch
 }
 
 /// The ConfigMap with the CA that importers trust.

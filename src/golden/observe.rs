@@ -8,7 +8,7 @@ use super::{ClaimView, ClassChoice, ClassFound, DataVolumeView, ObservedTarget, 
 use crate::{
     api::{GoldenImageStatus, TargetStatus},
     foreign::{CdiConfig, Claim, Condition, DataVolume, StorageProfile},
-    model::{ClassName, DiskSize, Image, ImageName},
+    model::{ClassName, DiskSize, Image, ImageName, public_url, redact},
     rules::{
         CdiCondition,
         class::{self, ClassTrouble, Classes, Shape},
@@ -115,7 +115,7 @@ fn volume_view(volume: &DataVolume, image: &ImageName, identity: Option<&str>) -
     let source = spec.and_then(|spec| spec.source.as_ref());
     let source = match source.and_then(|source| source.http.as_ref()).and_then(|http| http.url.as_ref()) {
         Some(url) => {
-            format!("it imports {}", url::Url::parse(url).map_or_else(|_| "from a URL".to_owned(), |url| crate::model::public_url(&url)))
+            format!("it imports {}", url::Url::parse(url).map_or_else(|_| "from a URL".to_owned(), |url| redact(&public_url(&url))))
         }
         None if source.is_some_and(|source| source.pvc.is_some() || source.snapshot.is_some()) => "it is a clone".to_owned(),
         None => "of another source".to_owned(),
@@ -143,7 +143,8 @@ fn condition_view(condition: Option<&Condition>) -> CdiCondition {
             _ => None,
         },
         reason: condition.reason.clone().unwrap_or_default(),
-        message: condition.message.clone().unwrap_or_default(),
+        // CDI quotes the URL it imports from, whose path is as good as a key.
+        message: redact(condition.message.as_deref().unwrap_or_default()),
     })
 }
 

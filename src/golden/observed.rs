@@ -222,6 +222,8 @@ pub struct GoldenView {
     pub headers_written: Option<(i32, i64)>,
     /// Trouble that pods, quota or CDI's settings explain better than the DataVolume does.
     pub trouble: Option<(Reason, String)>,
+    /// Why the API server, when last asked, did not take an object that this golden needs (R10).
+    pub refused: Option<(Reason, String)>,
 }
 
 /// A DataVolume.

@@ -289,7 +289,17 @@ fn start(
         schematic_id: draft.schematic_id.clone(),
         artifact: draft.observed.spooled.as_ref().map(|spooled| spooled.artifact_digest),
     })));
-    TargetState::working(Reason::Importing, "The import begins.").with_disk()
+    let Some((reason, message)) = view.golden.refused.clone() else {
+        return TargetState::working(Reason::Importing, "The import begins.").with_disk();
+    };
+    // Asked again until the deadline, which ends the attempt as it ends one that CDI makes nothing of.
+    let deadline = after(status.started_time.as_ref().map_or(draft.now, |at| at.0), draft.settings.import_deadline);
+    if draft.now >= deadline {
+        draft.after.retain(|action| action.golden() != Some(golden));
+        return fail(draft, status, reason, message);
+    }
+    draft.wake_at(deadline);
+    TargetState::trouble(reason, message).with_disk()
 }
 
 /// The size to ask of CDI: as given if the disk fits, else the disk's, a whole number of MiB and no less than the class makes.
@@ -347,6 +357,17 @@ fn running(
         };
     }
     status.golden = Some(golden.to_string());
+    if status.started_time.is_none()
+        && let Some(at) = status.next_attempt_time.as_ref().map(|at| at.0)
+    {
+        // The attempt was given up and its DataVolume still stands: deleting it failed, or was cut off.
+        draft.after.push(Action::DeleteVolume { golden: golden.clone(), uid: volume.uid.clone() });
+        draft.wake_at(at.max(after(draft.now, std::time::Duration::from_secs(1))));
+        return match view.golden.refused.clone() {
+            Some((reason, message)) => TargetState::trouble(reason, message).with_disk(),
+            None => failed_before(status, draft.settings.import_attempts).with_disk(),
+        };
+    }
     if status.started_time.is_none() {
         // The DataVolume is ours and unfinished, and the status that said so was lost or cleared by hand.
         status.started_time = Some(draft.now());
@@ -386,7 +407,7 @@ fn running(
         restarts: volume.restarts,
         importer: view.golden.importer,
     };
-    let trouble = view.golden.trouble.clone().or_else(|| import_trouble(facts));
+    let trouble = view.golden.trouble.clone().or_else(|| import_trouble(facts)).or_else(|| view.golden.refused.clone());
     let moved = [view.golden.moved, status.progress_time.as_ref().map(|at| at.0), status.started_time.as_ref().map(|at| at.0)]
         .into_iter()
         .flatten()
@@ -422,6 +443,11 @@ fn give_up(
         None => (Reason::ImportStalled, format!("The import made no progress for {minutes} minutes (CDI: {}).", volume.phase)),
     };
     draft.after.push(Action::DeleteVolume { golden: golden.clone(), uid: volume.uid.clone() });
+    fail(draft, status, reason, message)
+}
+
+/// Puts a failed attempt on record, and when the next one may begin.
+fn fail(draft: &mut Draft<'_>, status: &mut TargetStatus, reason: Reason, message: String) -> TargetState {
     let now = draft.now();
     let delay = backoff(draft, status.attempts);
     let next = after(draft.now, delay);

@@ -532,3 +532,43 @@ fn two_targets_that_resolve_to_one_class_make_one_golden() {
     assert_eq!(orders, 1, "{decision:?}");
     assert!(decision.status.targets[1].conditions.iter().any(|condition| condition.reason == "DuplicateClass"));
 }
+
+#[test]
+fn r10_a_refused_object_is_told_and_ends_at_the_deadline() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    observed.targets[0].golden.refused = Some((Reason::CreateRefused, "The API server refuses the DataVolume: no.".into()));
+    let told = run(&observed);
+    assert_eq!(reason(&told), "CreateRefused");
+    assert!(ready(&told).2.contains("refuses the DataVolume: no. Allow what"), "{told:?}");
+    // Asked again, and again at the deadline.
+    assert!(told.after.iter().any(|action| matches!(action, Action::CreateVolume(_))));
+    assert_eq!(told.wake, Some(later(15 * 60)));
+    observed.status = told.status;
+    let late = decide(&observed, &Settings::default(), later(15 * 60));
+    let target = &late.status.targets[0];
+    assert!(late.after.is_empty(), "{late:?}");
+    assert!(target.started_time.is_none() && target.next_attempt_time.is_some() && target.attempts == 1);
+    assert_eq!(target.last_failure.as_ref().map(|failure| failure.reason.as_str()), Some("CreateRefused"));
+    // The cause is gone: the next attempt begins by itself.
+    observed.status = late.status;
+    observed.targets[0].golden.refused = None;
+    let next = decide(&observed, &Settings::default(), later(3600));
+    assert!(next.after.iter().any(|action| matches!(action, Action::CreateVolume(_))));
+    assert_eq!(next.status.targets[0].attempts, 2);
+}
+
+#[test]
+fn a_deletion_that_failed_is_tried_again_at_once() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    observed.targets[0].golden.volume = Some(volume("ImportInProgress"));
+    let late = decide(&observed, &Settings::default(), later(16 * 60));
+    observed.status = late.status;
+    let again = decide(&observed, &Settings::default(), later(16 * 60 + 1));
+    assert!(again.after.iter().any(|action| matches!(action, Action::DeleteVolume { uid, .. } if uid == "dv")), "{again:?}");
+    let target = &again.status.targets[0];
+    assert!(target.started_time.is_none() && target.attempts == 1, "the volume that is to go is no new attempt: {target:?}");
+}

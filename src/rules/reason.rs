@@ -118,8 +118,8 @@ reasons! {
     EntryEdited { terminal: false, remedy: "Restore the value, or make a new entry with a new name." }
     /// The entry is no longer in the list.
     Unlisted { terminal: false, remedy: "" }
-    /// A DataVolume of the golden's name belongs to someone else (R5).
-    NameConflict { terminal: false, remedy: "Delete or rename that DataVolume, or annotate it for adoption." }
+    /// A DataVolume, PVC or Secret of the golden's name belongs to someone else (R5).
+    NameConflict { terminal: false, remedy: "Delete or rename the object named, or annotate a DataVolume for adoption." }
     /// Two targets are one StorageClass.
     DuplicateClass { terminal: true, remedy: "Keep one target per StorageClass." }
     /// A referenced ConfigMap or Secret, or a key in it, is missing.
@@ -134,6 +134,10 @@ reasons! {
     ModesUnknown { terminal: false, remedy: "State `volumeMode` and `accessModes` in the target, or add `claimPropertySets` to the class's StorageProfile." }
     /// CDI is not installed.
     CDINotFound { terminal: false, remedy: "Install CDI; the import then starts by itself." }
+    /// CDI lacks a field that the import needs.
+    CDIUnsupported { terminal: false, remedy: "Upgrade CDI to v1.50 or newer; the import then goes on by itself." }
+    /// A policy, a webhook, missing rights or the like refuse an object that the import needs.
+    CreateRefused { terminal: false, remedy: "Allow what the message names; the import goes on by itself once it is allowed." }
     /// CDI refused or lost the DataVolume, or its import keeps failing.
     ImportFailed { terminal: false, remedy: "See the message; the import is retried." }
     /// The import has made no progress for its deadline.

@@ -85,7 +85,7 @@ impl std::fmt::Debug for SpoolKey {
 
 impl Address {
     /// What every disk's path begins with.
-    pub const PREFIX: &str = "/v1/disks/";
+    pub const PREFIX: &str = crate::model::DISK_PATH;
 
     /// The path to append to the spool's advertised URL. It cannot be guessed, and it must not be shown.
     pub fn path(&self) -> &str {

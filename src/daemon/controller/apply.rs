@@ -1,14 +1,17 @@
 //! A decision made real: actions in their order, the status between them, events and metrics.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use k8s_openapi::{api::core::v1::ObjectReference, jiff::Timestamp};
 use kube::{Resource as _, ResourceExt as _};
 
-use super::{super::act::ActError, Term};
+use super::{
+    super::act::{ActError, note_outcome},
+    Term,
+};
 use crate::{
     api::{GoldenImage, GoldenImageStatus},
-    golden::{Action, Decision, ImportOrder, Note, Observed},
+    golden::{Action, Decision, ImportOrder, Note, Observed, ObservedTarget, manifest::Owner},
     model::{GoldenName, Image},
     run::events::{self, Severity},
 };
@@ -37,9 +40,25 @@ impl Term {
             self.memory.with(uid, |image| image.wrote(written));
             did = Some(());
         }
+        // One golden that storage or a policy refuses does not keep the image's others waiting.
+        let (mut failed, mut behind) = (None, BTreeSet::new());
         for action in &decision.after {
-            self.act(object, uid, observed, &decision.status, action).await?;
-            did = Some(());
+            let golden = action.golden();
+            if golden.is_some_and(|golden| behind.contains(golden)) {
+                continue;
+            }
+            let outcome = self.act(object, uid, observed, &decision.status, action).await;
+            if let Some(golden) = golden {
+                note_outcome(&self.memory, uid, golden, &outcome);
+            }
+            match outcome {
+                Ok(()) => did = Some(()),
+                Err(error) if error.is_lost() => return Err(error),
+                Err(error) => {
+                    behind.extend(golden);
+                    failed.get_or_insert(error);
+                }
+            }
         }
         for note in &decision.notes {
             self.tell(object, note);
@@ -50,7 +69,7 @@ impl Term {
             let wait = if wake <= Timestamp::now() { Duration::from_secs(1) } else { wait };
             self.shared.queue.add_at(name.clone(), tokio::time::Instant::now() + wait);
         }
-        Ok(did)
+        failed.map_or(Ok(did), Err)
     }
 
     async fn act(
@@ -63,6 +82,7 @@ impl Term {
     ) -> Result<(), ActError> {
         let Ok(image) = &observed.image else { return Ok(()) };
         let (hands, memory) = (&self.hands, &self.memory);
+        let owner = Owner { name: image.name.as_str(), uid };
         tracing::debug!(image = %image.name, ?action, "acting");
         match action {
             Action::ResolveSchematic => self.resolve_schematic(uid, image),
@@ -70,8 +90,8 @@ impl Term {
             Action::CancelFetch => self.jobs.cancel(uid),
             Action::Serve { golden, disk, ready } => hands.serve(memory, uid, golden, *disk, *ready),
             Action::Refuse { golden, disk } => hands.refuse(memory, uid, golden, *disk),
-            Action::WriteHeaders { golden, disk, mark } => hands.write_headers(memory, uid, golden, *disk, *mark).await?,
-            Action::DeleteHeaders { golden } => hands.delete_headers(golden).await?,
+            Action::WriteHeaders { golden, disk, mark } => hands.write_headers(memory, owner, golden, *disk, *mark).await?,
+            Action::DeleteHeaders { golden } => hands.delete_headers(memory, owner, golden).await?,
             Action::CreateVolume(order) => {
                 hands.create_volume(memory, uid, image, order).await?;
                 tracing::info!(image = %image.name, golden = %order.golden, class = %order.class, size = %order.size, "import begun");
@@ -82,7 +102,8 @@ impl Term {
             }
             Action::Mark { golden, claim_uid } => {
                 if let Some(order) = order_of(image, status, golden) {
-                    let has_volume = observed.targets.iter().any(|target| target.golden.volume.is_some());
+                    let of_golden = |target: &&ObservedTarget| target.name.as_ref() == Some(golden);
+                    let has_volume = observed.targets.iter().find(of_golden).is_some_and(|target| target.golden.volume.is_some());
                     hands.mark(image, &order, claim_uid, has_volume).await?;
                 }
             }

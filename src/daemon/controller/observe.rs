@@ -95,6 +95,7 @@ impl Term {
             let memory = image.golden(&golden);
             target.golden.grant = memory.grant.clone();
             target.golden.headers_written = memory.headers_written;
+            target.golden.refused = memory.refused.clone();
             target.golden.volume = memory.overlay(shown);
             if let Some(volume) = target.golden.volume.as_ref().filter(|volume| volume.phase != "Succeeded") {
                 // A crash-looping importer that downloads the disk again and again does not move.
