@@ -31,6 +31,10 @@ pub enum ConditionType {
     Unlisted,
     /// A pod uses a golden. Present only when True.
     InUseByPod,
+    /// Clones in the StorageClass are slow, limited or impossible. Present only when True.
+    CloneLimited,
+    /// The StorageProfile would have the golden made otherwise today. Present only when True.
+    ProfileChanged,
 }
 
 impl ConditionType {
@@ -49,6 +53,8 @@ impl ConditionType {
             Self::EntryEdited => "EntryEdited",
             Self::Unlisted => "Unlisted",
             Self::InUseByPod => "InUseByPod",
+            Self::CloneLimited => "CloneLimited",
+            Self::ProfileChanged => "ProfileChanged",
         }
     }
 }

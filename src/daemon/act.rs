@@ -193,8 +193,14 @@ impl Hands {
 
     /// Creates the DataVolume. One that is there already is left as it is: the next look tells whose it is.
     pub async fn create_volume(&self, memory: &Memory, uid: &str, image: &Image, order: &ImportOrder) -> Result<(), ActError> {
-        let address = self.registry.grant(&Self::grant(uid, &order.golden, order.disk));
-        let manifest = manifest::data_volume(image, order, &self.catalog, &self.spool_url.to_string(), address.path());
+        let manifest = match &order.copies {
+            Some(golden) => manifest::data_volume(image, order, &self.catalog, manifest::From::Golden(golden)),
+            None => {
+                let address = self.registry.grant(&Self::grant(uid, &order.golden, order.disk));
+                let url = format!("{}{}", self.spool_url.to_string().trim_end_matches('/'), address.path());
+                manifest::data_volume(image, order, &self.catalog, manifest::From::Spool(&url))
+            }
+        };
         // Strict: a field that this CDI does not know must not be dropped without a word (cdi.md, trap 5).
         let uri = format!(
             "{}?fieldManager={}&fieldValidation=Strict",
@@ -212,6 +218,7 @@ impl Hands {
                 let view = DataVolumeView {
                     uid: created.uid().unwrap_or_default(),
                     ours: true,
+                    copies: order.copies.as_ref().map(ToString::to_string),
                     disk_digest: Some(order.disk.to_string()),
                     ..DataVolumeView::default()
                 };
@@ -240,7 +247,7 @@ impl Hands {
     }
 
     /// Writes our marks on a golden's DataVolume and PVC.
-    pub async fn mark(&self, image: &Image, order: &ImportOrder, claim_uid: &str, has_volume: bool) -> Result<(), ActError> {
+    pub async fn mark(&self, image: &Image, order: &ImportOrder, claim_uid: &str, volume_uid: Option<&str>) -> Result<(), ActError> {
         let marks::Marks { labels, annotations } = manifest::marks_of(image, order);
         let params = PatchParams::apply(managers::MARKS).force();
         let name = order.golden.as_str();
@@ -253,9 +260,10 @@ impl Hands {
         let claims: Api<Claim> = Api::namespaced(self.client.clone(), &self.catalog);
         let claim = body("v1", "PersistentVolumeClaim", Some(claim_uid));
         claims.patch(name, &params, &Patch::Apply(&claim)).await.map_err(failed("the marks of the golden's PVC"))?;
-        if has_volume {
+        if let Some(uid) = volume_uid {
             let volumes: Api<DataVolume> = Api::namespaced(self.client.clone(), &self.catalog);
-            let patch = json!({ "metadata": { "labels": labels, "annotations": annotations } });
+            // The UID: another DataVolume that took the name is not ours to mark.
+            let patch = json!({ "metadata": { "uid": uid, "labels": labels, "annotations": annotations } });
             let params = PatchParams { field_manager: Some(managers::MARKS.to_owned()), ..PatchParams::default() };
             volumes.patch(name, &params, &Patch::Merge(&patch)).await.map_err(failed("the marks of the golden's DataVolume"))?;
         }

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     api::{GoldenImage, GoldenImageStatus},
     catalog::Listing,
-    golden::{self, FetchView, Pacer, Permits, Queue, decide},
+    golden::{self, FetchView, Pacer, Permits, Queue, Turn, decide},
     intake::Intake,
     model::{Digest, GoldenName},
     rules::Reason,
@@ -233,9 +233,11 @@ impl Term {
         for _ in 0..2 {
             let permits = {
                 let mut pacers = self.pacers();
+                let wants = decision.wants;
+                let turn = |failures| Turn { failures, created };
                 Permits {
-                    fetch: pacers.fetch.ask(uid, created, usize::from(decision.wants.fetch), usize::from(fetching)) > 0,
-                    imports: pacers.import.ask(uid, created, decision.wants.imports, running),
+                    fetch: pacers.fetch.ask(uid, turn(wants.fetch_failures), usize::from(wants.fetch), usize::from(fetching)) > 0,
+                    imports: pacers.import.ask(uid, turn(wants.import_failures), wants.imports, running),
                 }
             };
             if permits == observed.permits {

@@ -243,6 +243,7 @@ fn cluster(queue: &Arc<Queue<String>>, list_changed: &Arc<Notify>, index: &Arc<I
                 list_changed.notify_one();
             }
             Changed::Golden(golden) => index.images_of(&golden).into_iter().for_each(|name| queue.add(name)),
+            Changed::Quota => waiting_for_quota(cluster).into_iter().for_each(|name| queue.add(name)),
             Changed::Storage => not_ready(cluster).into_iter().for_each(|name| queue.add(name)),
             Changed::ConfigMap(name) => {
                 if name == list::LIST.0 {
@@ -260,6 +261,16 @@ fn not_ready(cluster: &Cluster) -> Vec<String> {
     use kube::ResourceExt as _;
     // Drift of the default class is told on Ready images too.
     cluster.images.all().iter().map(|image| image.name_any()).collect()
+}
+
+/// The images with a target that a ResourceQuota keeps waiting. Its use changes with every claim, so nobody else is woken.
+fn waiting_for_quota(cluster: &Cluster) -> Vec<String> {
+    use kube::ResourceExt as _;
+    let waits = |image: &&Arc<crate::api::GoldenImage>| {
+        let targets = image.status.iter().flat_map(|status| &status.targets);
+        targets.flat_map(|target| &target.conditions).any(|condition| condition.reason == crate::rules::Reason::QuotaExceeded.as_str())
+    };
+    cluster.images.all().iter().filter(waits).map(|image| image.name_any()).collect()
 }
 
 /// The intake with the hoster's limits.

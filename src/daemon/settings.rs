@@ -120,6 +120,9 @@ pub struct Settings {
     /// How long an import may make no progress.
     #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub import_deadline: Duration,
+    /// How long an import may make no progress before what passes by itself in every import is told as trouble.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub import_quiet: Duration,
     /// How long an importer's request is held while its disk is fetched again.
     #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub importer_hold: Duration,
@@ -175,6 +178,7 @@ impl Default for Settings {
             patience: golden.patience,
             terminal_interval: golden.terminal_interval,
             import_deadline: golden.import_deadline,
+            import_quiet: golden.import_quiet,
             importer_hold: Duration::from_secs(300),
             upstream_check: golden.upstream_check,
             spool_size: gib(64),
@@ -197,6 +201,7 @@ impl Settings {
             terminal_interval: self.terminal_interval,
             import_attempts: self.import_attempts,
             import_deadline: self.import_deadline,
+            import_quiet: self.import_quiet,
             upstream_check: self.upstream_check,
         }
     }

@@ -1,3 +1,6 @@
+use std::borrow::Cow;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
 use super::{Nothing, Quantity, foreign_kind};
@@ -10,6 +13,46 @@ foreign_kind!(
     /// The storage side of a VolumeSnapshot; cluster-scoped.
     VolumeSnapshotContent, "snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent", "volumesnapshotcontents", ClusterResourceScope, SnapshotContentSpec, Nothing
 );
+
+/// A class of VolumeSnapshots; cluster-scoped. Its driver stands beside the metadata, so that it is written out here.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct VolumeSnapshotClass {
+    /// The standard metadata.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    /// The CSI driver.
+    #[serde(default)]
+    pub driver: String,
+}
+
+impl kube::Resource for VolumeSnapshotClass {
+    type DynamicType = ();
+    type Scope = kube::core::ClusterResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "VolumeSnapshotClass".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "snapshot.storage.k8s.io".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "volumesnapshotclasses".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
 
 /// A VolumeSnapshot's spec.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

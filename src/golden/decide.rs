@@ -34,8 +34,12 @@ pub struct Decision {
 pub struct Wants {
     /// A fetch.
     pub fetch: bool,
+    /// Failed attempts of that fetch.
+    pub fetch_failures: i32,
     /// How many imports, counting those that run.
     pub imports: usize,
+    /// The most failed attempts among those imports.
+    pub import_failures: i32,
 }
 
 /// An Event.
@@ -106,6 +110,8 @@ pub enum Action {
         golden: GoldenName,
         /// The PVC's UID.
         claim_uid: String,
+        /// The UID of the DataVolume that controls it, if there is one.
+        volume_uid: Option<String>,
     },
     /// Ask upstream whether it serves other bytes now.
     CheckUpstream,
@@ -134,6 +140,8 @@ pub struct ImportOrder {
     pub golden: GoldenName,
     /// The disk.
     pub disk: Digest,
+    /// The golden that it is copied from; else it is imported from the spool.
+    pub copies: Option<GoldenName>,
     /// The StorageClass.
     pub class: ClassName,
     /// The size asked of CDI, which adds its overhead on file systems.

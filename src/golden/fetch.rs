@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::{
     Action, FetchView, Reference,
     decide::{Draft, after, whole_seconds},
-    target::{self, TargetState},
+    import::backoff,
+    target::TargetState,
 };
 use crate::{
     api::{ArtifactStatus, DiskStatus, FetchStatus, LastFailure},
@@ -108,6 +109,7 @@ fn begin(draft: &mut Draft<'_>, fetch: &mut FetchStatus, counts: bool) -> FetchS
         return failed(draft, fetch);
     }
     draft.wants.fetch = true;
+    draft.wants.fetch_failures = fetch.attempts;
     if !draft.observed.permits.fetch {
         return FetchState::Working(Reason::Queued, "Waiting for a turn: other images are being fetched.".to_owned());
     }
@@ -151,9 +153,9 @@ fn record_failure(draft: &mut Draft<'_>, fetch: &mut FetchStatus, reason: Reason
         settings.not_found_interval
     } else if reason.is_terminal_in_time() {
         let long = Duration::from_secs(1 << fetch.attempts.clamp(0, 20)) * 5;
-        long.min(settings.not_found_interval).max(target::backoff(draft, fetch.attempts).min(settings.not_found_interval))
+        long.min(settings.not_found_interval).max(backoff(draft, fetch.attempts).min(settings.not_found_interval))
     } else {
-        target::backoff(draft, fetch.attempts.max(1))
+        backoff(draft, fetch.attempts.max(1))
     };
     let next = after(draft.now, delay.max(retry_after.unwrap_or_default()));
     fetch.next_attempt_time = Some(whole_seconds(next));

@@ -52,15 +52,32 @@ pub fn marks_of(image: &Image, order: &ImportOrder) -> marks::Marks {
     })
 }
 
-/// The DataVolume that has CDI pull the disk from the spool. `path` is the URL's path, unguessable.
-pub fn data_volume(image: &Image, order: &ImportOrder, namespace: &str, spool_url: &str, path: &str) -> Value {
+/// Where a golden's DataVolume takes the disk from.
+#[derive(Debug, Clone, Copy)]
+pub enum From<'a> {
+    /// The spool, at this URL. Its path is unguessable.
+    Spool(&'a str),
+    /// This golden of the same namespace, which needs nobody's permission (`reference/cdi.md`, section 4).
+    Golden(&'a GoldenName),
+}
+
+/// The DataVolume that has CDI make a golden.
+pub fn data_volume(image: &Image, order: &ImportOrder, namespace: &str, from: From<'_>) -> Value {
     let marks::Marks { mut labels, mut annotations } = marks_of(image, order);
-    labels.insert("app.kubernetes.io/managed-by".into(), "golden-catalog".into());
+    labels.insert(MANAGED_BY.into(), MANAGER.into());
     // A golden has no consumer pod: without this a WaitForFirstConsumer class would wait for ever (cdi.md, trap 10).
     annotations.insert("cdi.kubevirt.io/storage.bind.immediate.requested".into(), "true".into());
     // CDI before v1.62 could delete a finished DataVolume (cdi.md, section 5).
     annotations.insert("cdi.kubevirt.io/storage.deleteAfterCompletion".into(), "false".into());
     annotations.insert("helm.sh/resource-policy".into(), "keep".into());
+    let source = match from {
+        From::Spool(url) => json!({ "http": { "url": url, "certConfigMap": SPOOL_CA, "secretExtraHeaders": [order.golden] } }),
+        From::Golden(golden) => {
+            // Another class is another pool or driver: a clone by storage would hang or bind the two goldens together.
+            annotations.insert(marks::CDI_CLONE_TYPE.into(), "copy".into());
+            json!({ "pvc": { "namespace": namespace, "name": golden } })
+        }
+    };
     json!({
         "apiVersion": "cdi.kubevirt.io/v1beta1",
         "kind": "DataVolume",
@@ -72,11 +89,7 @@ pub fn data_volume(image: &Image, order: &ImportOrder, namespace: &str, spool_ur
         },
         "spec": {
             "contentType": "kubevirt",
-            "source": { "http": {
-                "url": format!("{}{path}", spool_url.trim_end_matches('/')),
-                "certConfigMap": SPOOL_CA,
-                "secretExtraHeaders": [order.golden],
-            } },
+            "source": source,
             "storage": {
                 "storageClassName": order.class,
                 "volumeMode": order.volume_mode,

@@ -5,11 +5,14 @@
 
 mod decide;
 mod fetch;
+mod import;
 pub mod manifest;
 pub mod observe;
 mod observed;
 mod pacer;
 mod queue;
+#[cfg(test)]
+mod storage_tests;
 mod summary;
 mod target;
 #[cfg(test)]
@@ -20,5 +23,5 @@ pub use observed::{
     ClaimView, ClassChoice, ClassFound, DataVolumeView, FetchView, GoldenView, GrantView, Metadata, Observed, ObservedTarget, Permits,
     Reference, Settings, SpooledView, UpstreamView,
 };
-pub use pacer::Pacer;
+pub use pacer::{Pacer, Turn};
 pub use queue::Queue;

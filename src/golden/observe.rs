@@ -1,51 +1,95 @@
 //! From stores, spool and running jobs to the plain data that a decision is made from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt as _;
 
 use super::{ClaimView, ClassChoice, ClassFound, DataVolumeView, ObservedTarget, observed::GoldenView};
 use crate::{
     api::{GoldenImageStatus, TargetStatus},
-    foreign::{CdiConfig, Claim, Condition, DataVolume, StorageProfile},
+    foreign::{Cdi, CdiConfig, Claim, Condition, DataVolume, StorageProfile},
     model::{ClassName, DiskSize, Image, ImageName, public_url, redact},
     rules::{
-        CdiCondition,
-        class::{self, ClassTrouble, Classes, Shape},
+        CdiCondition, Told,
+        capability::{NODE_LOCAL_PROVISIONERS, Strategy, shortfalls},
+        class::{self, ClassTrouble, Classes},
         marks,
+        pods::{PodFacts, holds_golden, in_use_message},
+        quota::Quota,
+        size::Overheads,
     },
     world::{Cluster, facts},
 };
 
-/// The cluster's StorageClasses as rules read them.
-pub fn classes(cluster: &Cluster) -> Classes {
-    cluster.classes.all().iter().map(|class| (class.name.clone(), (**class).clone())).collect()
+/// What of the cluster's storage every target depends on.
+#[derive(Debug, Clone, Default)]
+pub struct Storage {
+    /// The StorageClasses.
+    pub classes: Classes,
+    /// CDI's clone strategy over all classes.
+    strategy: Option<String>,
+    /// Drivers that have a VolumeSnapshotClass.
+    snapshots: BTreeSet<String>,
+    /// File systems' shares.
+    overheads: Overheads,
+    /// CDI's class of scratch space; the target's own where it names none that exists.
+    scratch_class: Option<String>,
+    /// The catalog namespace's quotas.
+    quotas: Vec<Quota>,
 }
+
+impl Storage {
+    /// As the stores have it now.
+    pub fn of(cluster: &Cluster) -> Self {
+        let classes: Classes = cluster.classes.all().iter().map(|class| (class.name.clone(), (**class).clone())).collect();
+        let config = cluster.cdi_config.get("", CDI_CONFIG);
+        let scratch = config.as_ref().and_then(|config| config.status.read()?.scratch_space_storage_class.clone());
+        let strategy = |cdi: &std::sync::Arc<Cdi>| cdi.spec.read()?.clone_strategy_override.clone();
+        Self {
+            scratch_class: scratch.filter(|class| classes.contains_key(class)),
+            classes,
+            strategy: cluster.cdi.all().iter().find_map(strategy).filter(|strategy| !strategy.is_empty()),
+            snapshots: cluster.snapshot_classes.all().iter().map(|driver| (**driver).clone()).collect(),
+            overheads: facts::overheads(config.as_deref()),
+            quotas: cluster.quotas.all().iter().map(|quota| (**quota).clone()).collect(),
+        }
+    }
+}
+
+/// The name of CDI's one CDIConfig.
+const CDI_CONFIG: &str = "config";
 
 /// The class of one target: the recorded one if a golden was begun, else as CDI would choose now.
 pub fn class_choice(
     target: &crate::model::Target,
     status: Option<&TargetStatus>,
-    classes: &Classes,
+    storage: &Storage,
     profile: impl Fn(&str) -> Option<std::sync::Arc<StorageProfile>>,
 ) -> ClassChoice {
     let recorded = status.filter(|status| status.golden.is_some()).and_then(|status| status.storage_class_name.clone());
     let stated = recorded.clone().or_else(|| target.class.as_ref().map(ToString::to_string)).unwrap_or_default();
-    let found = match class::target_class(&stated, classes) {
+    let found = match class::target_class(&stated, &storage.classes) {
         Ok(found) => found,
         Err(ClassTrouble::NotFound(name)) => return name.parse().map_or(ClassChoice::NoDefault, ClassChoice::Missing),
         Err(_) => return ClassChoice::NoDefault,
     };
     let Ok(name) = found.name.parse::<ClassName>() else { return ClassChoice::NoDefault };
     let profile = profile(&found.name);
-    let today = class::default_class(classes, Shape::Storage)
-        .filter(|today| target.class.is_none() && recorded.is_some() && today.name != found.name);
-    let profile = profile.map(|profile| facts::profile(&profile)).unwrap_or_default();
+    let strategy = profile.as_ref().and_then(|profile| profile.status.read()?.clone_strategy.clone());
+    let strategy = Strategy {
+        overall: storage.strategy.as_deref(),
+        profile: strategy.as_deref(),
+        has_snapshot_class: storage.snapshots.contains(&found.provisioner),
+    };
+    let is_unstated = target.class.is_none() && recorded.is_some();
+    let of_class = profile.map(|profile| facts::profile(&profile)).unwrap_or_default();
     ClassChoice::Found(ClassFound {
-        properties: profile.properties,
-        minimum: profile.minimum,
-        warnings: Vec::new(),
-        moved_default: today.and_then(|today| today.name.parse().ok()),
+        properties: of_class.properties,
+        minimum: of_class.minimum,
+        overheads: storage.overheads.clone(),
+        scratch_class: storage.scratch_class.clone().unwrap_or_else(|| found.name.clone()),
+        warnings: shortfalls(found, strategy, &NODE_LOCAL_PROVISIONERS).iter().map(|shortfall| shortfall.message(&found.name)).collect(),
+        drift: is_unstated.then(|| class::default_class_drift(&found.name, &storage.classes)).flatten(),
         name,
     })
 }
@@ -72,11 +116,11 @@ pub fn target(
     image: &Image,
     spec: &crate::model::Target,
     status: &GoldenImageStatus,
-    classes: &Classes,
+    storage: &Storage,
 ) -> ObservedTarget {
     let requested = spec.class.as_ref().map(ToString::to_string).unwrap_or_default();
     let recorded = status.targets.iter().find(|target| target.requested_class == requested);
-    let class = class_choice(spec, recorded, classes, |name| cluster.profiles.get("", name));
+    let class = class_choice(spec, recorded, storage, |name| cluster.profiles.get("", name));
     let schematic_id = status.schematic_id.as_ref().and_then(|id| id.parse().ok());
     let class_name = match &class {
         ClassChoice::Found(found) => Some(&found.name),
@@ -91,14 +135,33 @@ pub fn target(
     if let Some(golden) = golden.clone() {
         view.volume = cluster.volumes.get(catalog, &golden).map(|volume| volume_view(&volume, &image.name, identity.as_deref()));
         view.claim = cluster.claims.get(catalog, &golden).map(|claim| claim_view(&claim, &image.name, identity.as_deref()));
-        view.in_use_by = cluster
-            .pods
-            .all()
-            .iter()
-            .find(|pod| !pod.ended && !pod.of_cdi && pod.writes.contains(&golden))
-            .map(|pod| format!("{catalog}/{}", pod.name));
+        let pods = cluster.pods.all();
+        let holding: Vec<&PodFacts> = pods.iter().map(|pod| &**pod).filter(|pod| holds_golden(pod, catalog, &golden)).collect();
+        view.in_use = in_use_message(&holding);
+        view.told = view.claim.as_ref().and_then(|claim| newest_warning(cluster, &golden, &claim.uid));
     }
-    ObservedTarget { name: golden.and_then(|golden| golden.parse().ok()), taken_by: None, class, golden: view }
+    ObservedTarget { name: golden.and_then(|golden| golden.parse().ok()), taken_by: None, class, golden: view, quotas: storage.quotas.clone() }
+}
+
+/// The newest Warning about the claim, or about what CDI made to fill it (`reference/cdi.md`, section 5, has the names).
+fn newest_warning(cluster: &Cluster, golden: &str, claim_uid: &str) -> Option<Told> {
+    let prime = format!("prime-{claim_uid}");
+    let names = [
+        golden.to_owned(),
+        format!("{prime}-scratch"),
+        format!("importer-{prime}"),
+        format!("importer-{golden}"),
+        format!("tmp-pvc-{claim_uid}"),
+        format!("{claim_uid}-source-pod"),
+        prime,
+    ];
+    let all = cluster.warnings.all();
+    let newest = all.iter().filter(|warning| names.contains(&warning.name)).max_by_key(|warning| warning.seen)?;
+    Some(Told {
+        about: format!("{} {}", newest.kind, newest.name),
+        reason: newest.reason.clone(),
+        message: newest.message.clone(),
+    })
 }
 
 /// Our mark, for this image and no other of its name: a re-created image may have another source. An object whose mark was
@@ -125,6 +188,7 @@ fn volume_view(volume: &DataVolume, image: &ImageName, identity: Option<&str>) -
         uid: volume.uid().unwrap_or_default(),
         ours: is_ours(volume.labels(), image, identity),
         source,
+        copies: spec.and_then(|spec| spec.source.as_ref()?.pvc.as_ref()?.name.clone()),
         disk_digest: volume.annotations().get(marks::DISK_DIGEST).cloned(),
         terminating: volume.metadata.deletion_timestamp.is_some(),
         percent: status.progress.as_deref().and_then(percent),
@@ -161,6 +225,7 @@ fn claim_view(claim: &Claim, image: &ImageName, identity: Option<&str>) -> Claim
     ClaimView {
         uid: claim.uid().unwrap_or_default(),
         ours: is_ours(claim.labels(), image, identity),
+        controller: claim.owner_references().iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone()),
         bound: phase == "Bound",
         lost: phase == "Lost",
         terminating: claim.metadata.deletion_timestamp.is_some(),

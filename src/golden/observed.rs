@@ -8,7 +8,7 @@ use crate::{
     api::{FieldErrors, GoldenImageStatus},
     catalog::Listing,
     model::{ClassName, Digest, DiskSize, GoldenName, Image},
-    rules::{CdiCondition, ImporterFacts, Reason, modes::ClaimProperties},
+    rules::{CdiCondition, ImporterFacts, Reason, Told, modes::ClaimProperties, quota::Quota, size::Overheads},
 };
 
 /// What bounds an image's life; the defaults are those of the contract (design §4a).
@@ -28,6 +28,8 @@ pub struct Settings {
     pub import_attempts: i32,
     /// How long an import may make no progress.
     pub import_deadline: Duration,
+    /// How long an import may make no progress before what passes by itself in every import is told as trouble.
+    pub import_quiet: Duration,
     /// How often upstream is asked whether it serves other bytes now (R6).
     pub upstream_check: Duration,
 }
@@ -42,6 +44,7 @@ impl Default for Settings {
             terminal_interval: Duration::from_secs(6 * 3600),
             import_attempts: 5,
             import_deadline: Duration::from_secs(15 * 60),
+            import_quiet: Duration::from_secs(60),
             upstream_check: Duration::from_secs(24 * 3600),
         }
     }
@@ -175,6 +178,8 @@ pub struct ObservedTarget {
     pub class: ClassChoice,
     /// Its golden.
     pub golden: GoldenView,
+    /// ResourceQuotas that making it would count against.
+    pub quotas: Vec<Quota>,
 }
 
 /// The StorageClass of a target.
@@ -197,10 +202,14 @@ pub struct ClassFound {
     pub properties: Vec<ClaimProperties>,
     /// The smallest volume that it makes.
     pub minimum: Option<DiskSize>,
+    /// How much of a volume a file system takes.
+    pub overheads: Overheads,
+    /// The class of CDI's scratch space for a golden in it.
+    pub scratch_class: String,
     /// What a hoster should know of this class before the first clone.
     pub warnings: Vec<String>,
-    /// The cluster's default today, where that is another class and the target names none.
-    pub moved_default: Option<ClassName>,
+    /// Another default class than the one this target was resolved to, in words.
+    pub drift: Option<String>,
 }
 
 /// A golden's objects.
@@ -210,8 +219,10 @@ pub struct GoldenView {
     pub volume: Option<DataVolumeView>,
     /// The PVC of the golden's name.
     pub claim: Option<ClaimView>,
-    /// A pod that uses the PVC read-write (R26).
-    pub in_use_by: Option<String>,
+    /// Pods that use the PVC read-write, in words (R26).
+    pub in_use: Option<String>,
+    /// The newest Warning about what CDI made to fill it.
+    pub told: Option<Told>,
     /// What the spool saw of the importer.
     pub importer: ImporterFacts,
     /// What the spool answers to whoever asks for this golden.
@@ -235,6 +246,8 @@ pub struct DataVolumeView {
     pub ours: bool,
     /// What it clones or imports, in words, for a conflict's message.
     pub source: String,
+    /// The golden of the catalog namespace that it copies.
+    pub copies: Option<String>,
     /// The digest of the disk it was made for.
     pub disk_digest: Option<String>,
     /// Whether it is being deleted.
@@ -258,6 +271,8 @@ pub struct ClaimView {
     pub uid: String,
     /// Whether it carries our mark for this image.
     pub ours: bool,
+    /// The UID of the object that controls it, for a golden its DataVolume.
+    pub controller: Option<String>,
     /// Whether it is Bound.
     pub bound: bool,
     /// Whether it is Lost.

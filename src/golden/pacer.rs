@@ -1,52 +1,70 @@
-//! R11: at most so many at once, oldest first.
+//! R11: at most so many at once, oldest first, and who fails behind who has not.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use k8s_openapi::jiff::Timestamp;
 
-/// Hands out turns. The holder's age decides; a holder keeps its turns until it wants fewer.
+/// Who comes first: whoever has failed less often, then whoever is older. An import that is stuck gets its turns, and never
+/// before those who have had none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Turn {
+    /// Failed attempts.
+    pub failures: i32,
+    /// When the image was created.
+    pub created: Timestamp,
+}
+
+/// Hands out turns. A holder keeps its turns until it wants fewer.
 #[derive(Debug)]
 pub struct Pacer {
     most: usize,
     held: BTreeMap<String, usize>,
-    waiting: BTreeMap<(Timestamp, String), usize>,
+    waiting: BTreeMap<(Turn, String), usize>,
+    places: HashMap<String, Turn>,
 }
 
 impl Pacer {
     /// At most `most` turns at once.
     pub fn new(most: usize) -> Self {
-        Self { most, held: BTreeMap::new(), waiting: BTreeMap::new() }
+        Self { most, held: BTreeMap::new(), waiting: BTreeMap::new(), places: HashMap::new() }
     }
 
-    /// States how many turns `uid` (created at `created`) wants in all, and says how many it holds.
+    /// States how many turns `uid` wants in all, and says how many it holds.
     ///
     /// What is under way already (`running`) counts as held even beyond the limit: it cannot be taken back, and after a
     /// restart it is how the running ones are known.
-    pub fn ask(&mut self, uid: &str, created: Timestamp, wants: usize, running: usize) -> usize {
-        let key = (created, uid.to_owned());
-        self.waiting.remove(&key);
+    pub fn ask(&mut self, uid: &str, turn: Turn, wants: usize, running: usize) -> usize {
+        self.leave(uid);
+        let key = (turn, uid.to_owned());
         let mut holds = self.held.remove(uid).unwrap_or(0).min(wants).max(running);
         let taken: usize = self.held.values().sum();
-        // Whoever is older and waits comes first: its claim is kept free.
-        let older: usize = self.waiting.range(..&key).map(|(_, missing)| missing).sum();
-        let free = self.most.saturating_sub(taken + older);
+        // Whoever waits before it comes first: its claim is kept free.
+        let before: usize = self.waiting.range(..&key).map(|(_, missing)| missing).sum();
+        let free = self.most.saturating_sub(taken + before);
         holds = holds.max(wants.min(free));
         if holds > 0 {
             self.held.insert(uid.to_owned(), holds);
         }
         if wants > holds {
+            self.places.insert(uid.to_owned(), turn);
             self.waiting.insert(key, wants - holds);
         }
         holds
     }
 
-    /// Forgets an image, and names those who should ask again now.
-    pub fn forget(&mut self, uid: &str) {
-        self.held.remove(uid);
-        self.waiting.retain(|(_, waiting), _| waiting != uid);
+    fn leave(&mut self, uid: &str) {
+        if let Some(turn) = self.places.remove(uid) {
+            self.waiting.remove(&(turn, uid.to_owned()));
+        }
     }
 
-    /// The UIDs that may get a turn now, oldest first.
+    /// Forgets an image.
+    pub fn forget(&mut self, uid: &str) {
+        self.held.remove(uid);
+        self.leave(uid);
+    }
+
+    /// The UIDs that may get a turn now.
     pub fn next(&self) -> BTreeSet<String> {
         let free = self.most.saturating_sub(self.held.values().sum());
         let mut left = free;
@@ -77,10 +95,10 @@ mod tests {
     use k8s_openapi::jiff::Timestamp;
     use proptest::prelude::*;
 
-    use super::Pacer;
+    use super::{Pacer, Turn};
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).expect("time")
+    fn at(second: i64) -> Turn {
+        Turn { failures: 0, created: Timestamp::from_second(second).expect("time") }
     }
 
     #[test]
@@ -106,6 +124,22 @@ mod tests {
         let mut pacer = Pacer::new(1);
         assert_eq!(pacer.ask("a", at(1), 2, 2), 2);
         assert_eq!(pacer.ask("b", at(0), 1, 0), 0);
+    }
+
+    #[test]
+    fn who_fails_again_and_again_starves_nobody() {
+        let mut pacer = Pacer::new(1);
+        let failed = |failures| Turn { failures, ..at(1) };
+        assert_eq!(pacer.ask("stuck", failed(0), 1, 0), 1);
+        assert_eq!(pacer.ask("young", at(9), 1, 0), 0);
+        // Given up: the slot is free while it waits, and when it comes back it is behind.
+        assert_eq!(pacer.ask("stuck", failed(1), 0, 0), 0);
+        assert_eq!(pacer.ask("stuck", failed(1), 1, 0), 0);
+        assert_eq!(pacer.next().into_iter().collect::<Vec<_>>(), ["young"]);
+        assert_eq!(pacer.ask("young", at(9), 1, 0), 1);
+        assert_eq!(pacer.ask("young", at(9), 0, 0), 0);
+        assert_eq!(pacer.ask("stuck", failed(1), 1, 0), 1);
+        assert_eq!(pacer.queued(), 0);
     }
 
     proptest! {

@@ -78,6 +78,9 @@ pub(super) fn finish(mut draft: Draft<'_>, states: &[TargetState], fetch: &Fetch
         if shown.terminal && !state.ready {
             set.set(ConditionType::Stalled, Some(true), shown.reason, with_remedy(&shown.message, shown.reason));
         }
+        for (kind, reason, message) in &state.remarks {
+            set.set(*kind, Some(true), *reason, with_remedy(message, *reason));
+        }
         draft.status.targets[index].conditions = set.finish();
     }
 
@@ -105,8 +108,8 @@ pub(super) fn finish(mut draft: Draft<'_>, states: &[TargetState], fetch: &Fetch
     }
     let available = worst.as_ref().filter(|_| !any).map_or(Reason::Ready, |headline| headline.reason);
     set.set(ConditionType::Available, Some(any), available, "");
-    for (kind, reason, message) in states.iter().flat_map(|state| state.remarks.clone()) {
-        set.set(kind, Some(true), reason, message);
+    for (kind, reason, message) in joined(states) {
+        set.set(kind, Some(true), reason, with_remedy(&message, reason));
     }
     if let Some((kind, reason, message)) = listing_condition(&draft.observed.listing) {
         set.set(kind, Some(true), reason, message);
@@ -121,6 +124,18 @@ pub(super) fn finish(mut draft: Draft<'_>, states: &[TargetState], fetch: &Fetch
         wake: draft.wake,
         wants: draft.wants,
     }
+}
+
+/// The targets' remarks, those of one kind in one text.
+fn joined(states: &[TargetState]) -> Vec<(ConditionType, Reason, String)> {
+    let mut joined: Vec<(ConditionType, Reason, String)> = Vec::new();
+    for (kind, reason, message) in states.iter().flat_map(|state| &state.remarks) {
+        match joined.iter_mut().find(|(known, ..)| known == kind) {
+            Some((.., text)) => *text = format!("{text} {message}"),
+            None => joined.push((*kind, *reason, message.clone())),
+        }
+    }
+    joined
 }
 
 /// A target that waits for the disk is as well or ill as the disk's fetch; otherwise it speaks for itself.
@@ -255,6 +270,8 @@ fn notes(old: &GoldenImageStatus, new: &GoldenImageStatus) -> Vec<Note> {
         ConditionType::EntryEdited,
         ConditionType::Unlisted,
         ConditionType::InUseByPod,
+        ConditionType::CloneLimited,
+        ConditionType::ProfileChanged,
     ] {
         if let Some(condition) = find_condition(&new.conditions, kind).filter(|_| find_condition(&old.conditions, kind).is_none())
             && let Ok(reason) = condition.reason.parse()

@@ -16,25 +16,27 @@ use crate::{
     rules::{CdiCondition, Reason, modes::ClaimProperties},
 };
 
-fn now() -> Timestamp {
+pub(super) fn now() -> Timestamp {
     Timestamp::from_second(1_796_000_000).expect("time")
 }
 
-fn later(seconds: u64) -> Timestamp {
+pub(super) fn later(seconds: u64) -> Timestamp {
     super::decide::after(now(), Duration::from_secs(seconds))
 }
 
-fn class(name: &str) -> ClassChoice {
+pub(super) fn class(name: &str) -> ClassChoice {
     ClassChoice::Found(ClassFound {
         name: name.parse().expect("class"),
         properties: vec![ClaimProperties { access_modes: vec!["ReadWriteMany".into()], volume_mode: Some(VolumeMode::Block) }],
         minimum: None,
+        overheads: crate::rules::size::Overheads::default(),
+        scratch_class: name.into(),
         warnings: Vec::new(),
-        moved_default: None,
+        drift: None,
     })
 }
 
-fn observed(spec: Value) -> Observed {
+pub(super) fn observed(spec: Value) -> Observed {
     let object = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "a" }, "spec": spec });
     let image = parse_image(&serde_json::from_value(object).expect("readable"));
     let targets = image.as_ref().map_or(1, |image| image.targets.len());
@@ -49,20 +51,29 @@ fn observed(spec: Value) -> Observed {
         spooled: None,
         fetch: FetchView::Idle,
         upstream: None,
-        targets: vec![ObservedTarget { name: None, taken_by: None, class: class("replicated"), golden: GoldenView::default() }; targets],
+        targets: vec![
+            ObservedTarget {
+                name: None,
+                taken_by: None,
+                class: class("replicated"),
+                golden: GoldenView::default(),
+                quotas: Vec::new()
+            };
+            targets
+        ],
         permits: Permits { fetch: true, imports: 8 },
     }
 }
 
-fn http() -> Observed {
+pub(super) fn http() -> Observed {
     observed(json!({ "source": { "http": { "url": "https://e.example/a.qcow2" } } }))
 }
 
-fn disk() -> Digest {
+pub(super) fn disk() -> Digest {
     Digest::of(b"disk")
 }
 
-fn spooled() -> SpooledView {
+pub(super) fn spooled() -> SpooledView {
     SpooledView {
         artifact_digest: Digest::of(b"artifact"),
         artifact_size: 1000,
@@ -76,29 +87,29 @@ fn spooled() -> SpooledView {
     }
 }
 
-fn volume(phase: &str) -> DataVolumeView {
+pub(super) fn volume(phase: &str) -> DataVolumeView {
     DataVolumeView { uid: "dv".into(), ours: true, disk_digest: Some(disk().to_string()), phase: phase.into(), ..DataVolumeView::default() }
 }
 
-fn claim() -> ClaimView {
+pub(super) fn claim() -> ClaimView {
     ClaimView { uid: "pvc".into(), ours: true, bound: true, class: Some("replicated".into()), ..ClaimView::default() }
 }
 
-fn run(observed: &Observed) -> Decision {
+pub(super) fn run(observed: &Observed) -> Decision {
     decide(observed, &Settings::default(), now())
 }
 
-fn ready(decision: &Decision) -> (String, String, String) {
+pub(super) fn ready(decision: &Decision) -> (String, String, String) {
     let condition = find_condition(&decision.status.conditions, ConditionType::Ready).expect("Ready");
     (condition.status.clone(), condition.reason.clone(), condition.message.clone())
 }
 
-fn reason(decision: &Decision) -> String {
+pub(super) fn reason(decision: &Decision) -> String {
     ready(decision).1
 }
 
 /// An image whose golden was Ready once.
-fn made() -> Observed {
+pub(super) fn made() -> Observed {
     let mut observed = http();
     observed.spooled = Some(spooled());
     let begun = run(&observed);
@@ -355,7 +366,7 @@ fn a_size_that_cannot_hold_the_disk_is_refused_with_the_needed_one() {
     observed.spooled = Some(spooled());
     let decision = run(&observed);
     assert_eq!(reason(&decision), "SizeTooSmall");
-    assert!(ready(&decision).2.contains("at least 4097Mi"), "{decision:?}");
+    assert!(ready(&decision).2.contains("needs 4097Mi"), "{decision:?}");
     assert!(decision.after.is_empty());
 }
 

@@ -142,7 +142,7 @@ pub fn duplicate_class(resolved: &[Option<&str>]) -> Option<ClassTrouble> {
 pub fn default_class_drift(frozen: &str, classes: &Classes) -> Option<String> {
     let now = default_class(classes, Shape::Storage)?;
     (now.name != frozen).then(|| {
-        format!("the golden is in StorageClass {frozen:?}, which was the default when it was made; the default is now {:?}", now.name)
+        format!("the golden is in StorageClass {frozen}, which was the default when it was made; the default is now {}", now.name)
     })
 }
 
@@ -210,7 +210,7 @@ mod tests {
 
     #[rstest]
     #[case("local", None)]
-    #[case("replicated", Some("\"replicated\", which was the default when it was made; the default is now \"local\""))]
+    #[case("replicated", Some("replicated, which was the default when it was made; the default is now local"))]
     fn a_moved_default_is_told(#[case] frozen: &str, #[case] told: Option<&str>) {
         let drift = default_class_drift(frozen, &classes("local* replicated"));
         assert_eq!(drift.is_some(), told.is_some());

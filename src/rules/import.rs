@@ -1,7 +1,7 @@
 //! R10: what CDI's words about an import mean.
 //!
 //! CDI almost never says `Failed` (`reference/cdi.md`, section 1): a dead importer is `ImportInProgress` for ever. The words
-//! below are those of CDI v1.64; what is not known counts as work under way, and the deadline catches it.
+//! below are those of CDI v1.64, with v1.65's; what is not known counts as work under way, and the deadline catches it.
 
 use super::Reason;
 
@@ -27,6 +27,17 @@ pub struct ImporterFacts {
     pub tls_failed: bool,
 }
 
+/// The newest Warning about what CDI made for an import: its pod and its volumes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Kind and name of the object, such as `Pod importer-prime-…`.
+    pub about: String,
+    /// The Event's reason, such as `FailedMount`.
+    pub reason: String,
+    /// Its words.
+    pub message: String,
+}
+
 /// What is known of an import that is not over.
 #[derive(Debug, Clone, Copy)]
 pub struct ImportFacts<'a> {
@@ -40,46 +51,98 @@ pub struct ImportFacts<'a> {
     pub restarts: i64,
     /// What the spool saw.
     pub importer: ImporterFacts,
+    /// The golden it is copied from, where it is no import from the spool.
+    pub copies: Option<&'a str>,
+    /// The StorageClass of scratch space.
+    pub scratch_class: &'a str,
+    /// The newest Warning.
+    pub told: Option<&'a Told>,
+    /// Whether nothing has moved for a while, so that what passes by itself in every import counts as trouble.
+    pub is_quiet: bool,
 }
 
-/// R10: the trouble an import is in, or `None` where it goes its way. The normal restart for scratch space is no trouble.
-pub fn import_trouble(facts: ImportFacts<'_>) -> Option<(Reason, String)> {
-    let ImportFacts { phase, bound, running, restarts, importer } = facts;
+type Trouble = Option<(Reason, String)>;
+
+/// R10: the trouble an import or a copy is in, or `None` where it goes its way. The normal restart for scratch space is no trouble.
+pub fn import_trouble(facts: ImportFacts<'_>) -> Trouble {
+    let from_spool = || if facts.copies.is_none() { of_the_spool(facts.importer) } else { None };
+    from_spool().or_else(|| of_the_claim(facts)).or_else(|| of_the_worker(facts)).or_else(|| of_silence(facts))
+}
+
+/// What the spool knows better than CDI.
+fn of_the_spool(importer: ImporterFacts) -> Trouble {
     if importer.tls_failed && !importer.connected {
         return Some((Reason::ImporterTLSFailed, "The importer does not accept the spool's certificate.".to_owned()));
     }
-    if importer.wrong_token {
-        return Some((Reason::ImporterUnauthorized, "The importer asked the spool with a wrong token.".to_owned()));
-    }
-    match bound.reason.as_str() {
-        "ErrExceededQuota" => return Some((Reason::QuotaExceeded, told("CDI could not create a volume", &bound.message))),
-        "ErrClaimNotValid" => return Some((Reason::ImportFailed, told("CDI cannot make a volume from the DataVolume", &bound.message))),
-        "ClaimLost" => return Some((Reason::ClaimLost, told("The golden's claim is lost", &bound.message))),
-        _ => {}
-    }
-    match running.reason.as_str() {
-        "Unschedulable" => return Some((Reason::Unschedulable, told("The importer pod cannot be scheduled", &running.message))),
-        "ErrExceededQuota" => return Some((Reason::QuotaExceeded, told("CDI could not create the importer pod", &running.message))),
-        "ErrStartingPod" => return Some((Reason::ImportFailed, told("The importer pod could not be created", &running.message))),
-        "ImagePullFailed" => return Some((Reason::ImportFailed, told("The importer pod's own image cannot be pulled", &running.message))),
-        "OOMKilled" if restarts > 1 => return Some((Reason::ImportFailed, told("The importer ran out of memory", &running.message))),
-        "Error" if running.status != Some(true) => {
-            if !importer.connected {
-                return Some((Reason::ImporterNotConnected, told("The importer fails and has not reached the spool", &running.message)));
-            }
-            return Some((Reason::ImportFailed, told(&format!("The importer fails (restarted {restarts} times)"), &running.message)));
+    importer.wrong_token.then(|| (Reason::ImporterUnauthorized, "The importer asked the spool with a wrong token.".to_owned()))
+}
+
+/// What the condition `Bound` says.
+fn of_the_claim(facts: ImportFacts<'_>) -> Trouble {
+    let message = &facts.bound.message;
+    let source = facts.copies.unwrap_or("?");
+    let (reason, text) = match facts.bound.reason.as_str() {
+        "ErrExceededQuota" => (Reason::QuotaExceeded, told("CDI could not create a volume", message)),
+        "ErrClaimNotValid" => (Reason::ImportFailed, told("CDI cannot make a volume from the DataVolume", message)),
+        "ClaimLost" => (Reason::ClaimLost, told("The golden's claim is lost", message)),
+        "CloneValidationFailed" => (Reason::ImportFailed, told(&format!("CDI does not copy the golden {source}"), message)),
+        "CloneWithoutSource" if facts.is_quiet => (Reason::ImportFailed, told(&format!("CDI does not find the golden {source}"), message)),
+        "CreatingScratchSpace" if facts.is_quiet => {
+            let what = format!("CDI cannot have scratch space in StorageClass {}", facts.scratch_class);
+            (Reason::ScratchUnavailable, told(&what, message))
         }
-        _ => {}
+        _ => return None,
+    };
+    Some((reason, text))
+}
+
+/// What the condition `Running` says.
+fn of_the_worker(facts: ImportFacts<'_>) -> Trouble {
+    let ImportFacts { running, restarts, importer, .. } = facts;
+    let message = &running.message;
+    let (reason, text) = match running.reason.as_str() {
+        "Unschedulable" => (Reason::Unschedulable, told("The importer pod cannot be scheduled", message)),
+        "ErrExceededQuota" => (Reason::QuotaExceeded, told("CDI could not create the importer pod", message)),
+        "ErrStartingPod" => (Reason::ImportFailed, told("The importer pod could not be created", message)),
+        "ImagePullFailed" => (Reason::ImportFailed, told("The importer pod's own image cannot be pulled", message)),
+        "ChecksumError" => (Reason::ImportFailed, told("CDI found other bytes than were announced", message)),
+        "OOMKilled" if restarts > 1 => (Reason::ImportFailed, told("The importer ran out of memory", message)),
+        "Error" if running.status != Some(true) => match facts.copies {
+            Some(source) => (Reason::ImportFailed, told(&format!("The copy from the golden {source} fails"), message)),
+            None if !importer.connected => (Reason::ImporterNotConnected, told("The importer fails and has not reached the spool", message)),
+            None => (Reason::ImportFailed, told(&format!("The importer fails (restarted {restarts} times)"), message)),
+        },
+        _ => return None,
+    };
+    Some((reason, text))
+}
+
+/// What is known when nothing moves: the phase, the newest Warning, what storage said last.
+fn of_silence(facts: ImportFacts<'_>) -> Trouble {
+    if matches!(facts.phase, "PendingPopulation" | "WaitForFirstConsumer") {
+        let text = format!(
+            "CDI waits for a first consumer ({}) although immediate binding was asked for; the class binds with WaitForFirstConsumer.",
+            facts.phase
+        );
+        return Some((Reason::ImportStalled, text));
     }
-    match phase {
-        "PendingPopulation" | "WaitForFirstConsumer" => Some((
-            Reason::ImportStalled,
-            format!(
-                "CDI waits for a first consumer ({phase}) although immediate binding was asked for; the class binds with WaitForFirstConsumer."
-            ),
-        )),
-        _ => None,
+    if !facts.is_quiet {
+        return None;
     }
+    if let Some(Told { about, reason, message }) = facts.told {
+        let kind = match reason.as_str() {
+            "FailedScheduling" => Reason::Unschedulable,
+            "ProvisioningFailed" | "FailedBinding" | "VolumeFailedDelete" | "FailedMount" | "FailedAttachVolume" | "FailedMapVolume" => {
+                Reason::VolumeNotMade
+            }
+            _ => Reason::ImportStalled,
+        };
+        return Some((kind, told(&format!("{about} ({reason})"), message)));
+    }
+    // With populators CDI puts the newest event of the volume it fills behind this (`reference/cdi.md`, section 1).
+    let words = facts.bound.message.split_once("] : ").map(|(_, words)| words).filter(|words| !words.trim().is_empty());
+    let waits = facts.bound.status == Some(false) && !facts.importer.connected;
+    words.filter(|_| waits).map(|words| (Reason::VolumeNotMade, told("Storage has not made the volume", words)))
 }
 
 fn told(what: &str, message: &str) -> String {
@@ -91,22 +154,44 @@ fn told(what: &str, message: &str) -> String {
 mod tests {
     use rstest::rstest;
 
-    use super::{CdiCondition, ImportFacts, ImporterFacts, import_trouble};
+    use super::{CdiCondition, ImportFacts, ImporterFacts, Told, import_trouble};
     use crate::rules::Reason;
 
     const OK: ImporterFacts = ImporterFacts { connected: true, wrong_token: false, tls_failed: false };
     const NEVER: ImporterFacts = ImporterFacts { connected: false, wrong_token: false, tls_failed: false };
 
+    fn condition(reason: &str, message: &str) -> CdiCondition {
+        CdiCondition { status: Some(reason == "Pod is running"), reason: reason.to_owned(), message: message.to_owned() }
+    }
+
+    fn facts<'a>(phase: &'a str, bound: &'a CdiCondition, running: &'a CdiCondition) -> ImportFacts<'a> {
+        ImportFacts {
+            phase,
+            bound,
+            running,
+            restarts: 0,
+            importer: OK,
+            copies: None,
+            scratch_class: "replicated",
+            told: None,
+            is_quiet: false,
+        }
+    }
+
     #[rstest]
     #[case("ImportScheduled", "Pending", "ContainerCreating", 0, NEVER, None)]
     #[case("ImportInProgress", "Pending", "Scratch space required", 1, OK, None)]
     #[case("ImportInProgress", "Pending", "Pod is running", 7, OK, None)]
+    #[case("ImportInProgress", "CreatingScratchSpace", "", 0, OK, None)]
     #[case("ImportInProgress", "Pending", "OOMKilled", 1, OK, None)]
     #[case("ImportInProgress", "Pending", "OOMKilled", 2, OK, Some(Reason::ImportFailed))]
     #[case("ImportInProgress", "Pending", "Error", 1, OK, Some(Reason::ImportFailed))]
     #[case("ImportInProgress", "Pending", "Error", 1, NEVER, Some(Reason::ImporterNotConnected))]
     #[case("ImportInProgress", "Pending", "ImagePullFailed", 0, NEVER, Some(Reason::ImportFailed))]
     #[case("ImportScheduled", "Pending", "Unschedulable", 0, NEVER, Some(Reason::Unschedulable))]
+    #[case("ImportScheduled", "Pending", "ErrStartingPod", 0, NEVER, Some(Reason::ImportFailed))]
+    #[case("ImportScheduled", "Pending", "ErrExceededQuota", 0, NEVER, Some(Reason::QuotaExceeded))]
+    #[case("Failed", "Pending", "ChecksumError", 0, OK, Some(Reason::ImportFailed))]
     #[case("Pending", "ErrExceededQuota", "", 0, NEVER, Some(Reason::QuotaExceeded))]
     #[case("", "ErrClaimNotValid", "", 0, NEVER, Some(Reason::ImportFailed))]
     #[case("Failed", "ClaimLost", "", 0, OK, Some(Reason::ClaimLost))]
@@ -119,21 +204,56 @@ mod tests {
         #[case] importer: ImporterFacts,
         #[case] expected: Option<Reason>,
     ) {
-        let condition =
-            |reason: &str| CdiCondition { status: Some(reason == "Pod is running"), reason: reason.to_owned(), message: "m".to_owned() };
-        let (bound, running) = (condition(bound), condition(running));
-        let trouble = import_trouble(ImportFacts { phase, bound: &bound, running: &running, restarts, importer });
+        let (bound, running) = (condition(bound, "m"), condition(running, "m"));
+        let trouble = import_trouble(ImportFacts { restarts, importer, ..facts(phase, &bound, &running) });
         assert_eq!(trouble.map(|(reason, _)| reason), expected);
+    }
+
+    #[rstest]
+    #[case::scratch("CreatingScratchSpace", "[prime-u] : no such class", None, Some((Reason::ScratchUnavailable, "StorageClass replicated: [prime-u] : no such class")))]
+    #[case::provisioner("Pending", "target PVC x Pending and [prime-u] : pool is full", None, Some((Reason::VolumeNotMade, "pool is full")))]
+    #[case::no_words("Pending", "PVC g Pending", None, None)]
+    #[case::mount("Pending", "", Some("FailedMount"), Some((Reason::VolumeNotMade, "Pod importer-prime-u (FailedMount): timed out")))]
+    #[case::scheduling("Pending", "", Some("FailedScheduling"), Some((Reason::Unschedulable, "timed out")))]
+    #[case::other("Pending", "", Some("BackOff"), Some((Reason::ImportStalled, "(BackOff): timed out")))]
+    fn r10_when_nothing_moves_the_last_words_count(
+        #[case] bound: &str,
+        #[case] message: &str,
+        #[case] event: Option<&str>,
+        #[case] expected: Option<(Reason, &str)>,
+    ) {
+        let (bound, running) = (condition(bound, message), CdiCondition::default());
+        let event = event.map(|reason| Told { about: "Pod importer-prime-u".into(), reason: reason.into(), message: "timed out".into() });
+        let facts = ImportFacts { importer: NEVER, told: event.as_ref(), ..facts("ImportScheduled", &bound, &running) };
+        assert_eq!(import_trouble(facts), None, "it passes by itself");
+        let trouble = import_trouble(ImportFacts { is_quiet: true, ..facts });
+        assert_eq!(trouble.as_ref().map(|(reason, _)| *reason), expected.map(|(reason, _)| reason), "{trouble:?}");
+        assert!(expected.is_none_or(|(_, words)| trouble.as_ref().is_some_and(|(_, text)| text.contains(words))), "{trouble:?}");
     }
 
     #[test]
     fn r10_what_the_spool_knows_comes_first() {
         let none = CdiCondition::default();
         let error = CdiCondition { status: Some(false), reason: "Error".into(), message: "x509".into() };
-        let facts = |importer| ImportFacts { phase: "ImportInProgress", bound: &none, running: &error, restarts: 1, importer };
+        let facts = |importer| ImportFacts { restarts: 1, importer, ..facts("ImportInProgress", &none, &error) };
         let tls = import_trouble(facts(ImporterFacts { tls_failed: true, ..NEVER })).expect("trouble");
         assert_eq!(tls.0, Reason::ImporterTLSFailed);
         let token = import_trouble(facts(ImporterFacts { wrong_token: true, ..NEVER })).expect("trouble");
         assert_eq!(token.0, Reason::ImporterUnauthorized);
+    }
+
+    #[rstest]
+    #[case("", "Error", Some("The copy from the golden g fails: m."))]
+    #[case("CloneValidationFailed", "", Some("CDI does not copy the golden g: m."))]
+    #[case("CloneWithoutSource", "", None)]
+    #[case("", "Populator is running", None)]
+    fn a_copy_has_no_importer(#[case] bound: &str, #[case] running: &str, #[case] expected: Option<&str>) {
+        let (bound, running) = (condition(bound, "m"), condition(running, "m"));
+        let trouble = import_trouble(ImportFacts {
+            importer: ImporterFacts { wrong_token: true, tls_failed: true, connected: false },
+            copies: Some("g"),
+            ..facts("CloneInProgress", &bound, &running)
+        });
+        assert_eq!(trouble.map(|(_, text)| text).as_deref(), expected);
     }
 }

@@ -16,6 +16,7 @@ pub mod marks;
 pub mod modes;
 pub mod pods;
 pub mod pool;
+pub mod quota;
 mod reason;
 mod refusal;
 pub mod repair;
@@ -23,7 +24,7 @@ mod rolling;
 pub mod size;
 
 pub use edit::{FrozenChange, duplicate_message, frozen_changes, frozen_message, taken_name_message};
-pub use import::{CdiCondition, ImportFacts, ImporterFacts, import_trouble};
+pub use import::{CdiCondition, ImportFacts, ImporterFacts, Told, import_trouble};
 pub use reason::Reason;
 pub use refusal::{Answer, refusal};
 pub use rolling::moving_source_warnings;

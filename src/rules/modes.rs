@@ -48,6 +48,15 @@ pub fn choose_modes(class: &str, mode: Option<VolumeMode>, access: &[String], se
     Ok(Modes { volume_mode, access_modes })
 }
 
+/// A StorageProfile that would have a golden made otherwise today (issue 7 item 4): told, never followed. What the target states is no matter of the profile.
+pub fn profile_change(class: &str, frozen: &Modes, mode: Option<VolumeMode>, access: &[String], sets: &[ClaimProperties]) -> Option<String> {
+    let today = choose_modes(class, mode, access, sets).ok()?;
+    let show = |modes: &Modes| format!("{} with {}", modes.volume_mode, modes.access_modes.join(" and "));
+    (today != *frozen).then(|| {
+        format!("the golden in StorageClass {class} was made as {}, and the class's StorageProfile now says {}", show(frozen), show(&today))
+    })
+}
+
 /// The volume mode a claim gets that states none (R16); `None` where CDI would have no answer either.
 pub fn foreseen_mode(access: &[String], sets: &[ClaimProperties], shape: Shape) -> Option<VolumeMode> {
     match shape {
@@ -107,6 +116,18 @@ mod tests {
         assert!(choose_modes("new", None, &["ReadWriteOnce".to_owned()], &[]).is_err());
         let stated = choose_modes("new", Some(VolumeMode::Block), &["ReadWriteOnce".to_owned()], &[]).expect("all stated");
         assert_eq!(stated.volume_mode, VolumeMode::Block);
+    }
+
+    #[test]
+    fn a_changed_profile_is_told_and_an_emptied_one_is_not() {
+        let frozen = choose_modes("r", None, &[], &linstor()).expect("modes");
+        assert_eq!(profile_change("r", &frozen, None, &[], &linstor()), None);
+        assert_eq!(profile_change("r", &frozen, None, &[], &[]), None, "no word is no other word");
+        let turned: Vec<_> = linstor().into_iter().rev().collect();
+        let told = profile_change("r", &frozen, None, &[], &turned).expect("told");
+        assert!(told.contains("made as Block with ReadWriteMany") && told.contains("now says Filesystem with ReadWriteOnce"), "{told}");
+        // What the target states is as it was.
+        assert_eq!(profile_change("r", &frozen, Some(VolumeMode::Block), &["ReadWriteMany".to_owned()], &turned), None);
     }
 
     #[rstest]

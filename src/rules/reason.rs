@@ -66,6 +66,8 @@ reasons! {
     Fetching { terminal: false, remedy: "" }
     /// Waiting for its turn: a limit on parallel work is reached (R11).
     Queued { terminal: false, remedy: "" }
+    /// CDI copies the golden from the image's golden in another StorageClass.
+    Copying { terminal: false, remedy: "" }
     /// CDI is importing the golden.
     Importing { terminal: false, remedy: "" }
     /// The golden can be cloned.
@@ -143,7 +145,11 @@ reasons! {
     /// The import has made no progress for its deadline.
     ImportStalled { terminal: false, remedy: "Look at the importer pod in the catalog namespace; the import is retried." }
     /// A ResourceQuota stops the import.
-    QuotaExceeded { terminal: false, remedy: "Raise the quota of the catalog namespace; an import needs about three times its size." }
+    QuotaExceeded { terminal: false, remedy: "Raise the quota of the catalog namespace: an import takes about three times its size for a while. It then begins by itself." }
+    /// CDI has no room to convert the disk in.
+    ScratchUnavailable { terminal: false, remedy: "Mend the StorageClass named, or name another in CDIConfig's `scratchSpaceStorageClass`; the import is retried." }
+    /// Storage does not make or attach a volume.
+    VolumeNotMade { terminal: false, remedy: "The message is the storage driver's: mend the StorageClass or its pool; the import is retried." }
     /// The importer pod cannot be scheduled.
     Unschedulable { terminal: false, remedy: "Free resources or mend the nodes; see the pod's events." }
     /// CDI's import proxy stands between the importer and the spool.
@@ -157,7 +163,7 @@ reasons! {
     /// The claim was lost.
     ClaimLost { terminal: false, remedy: "The volume behind the golden is gone; restore it or delete the DataVolume to import anew." }
     /// Another volume stands under the golden's name (R7).
-    GoldenReplaced { terminal: false, remedy: "Restore the recorded volume, or delete the DataVolume and make a new entry." }
+    GoldenReplaced { terminal: false, remedy: "Restore the recorded volume, or delete the DataVolume and the PVC of that name to have the golden made anew." }
     /// The golden's DataVolume or PVC is being deleted.
     GoldenTerminating { terminal: false, remedy: "It is made anew from the spool once it is gone." }
     /// The golden's PVC is gone although it was Ready.
@@ -166,6 +172,10 @@ reasons! {
     InUseByPod { terminal: false, remedy: "Stop the pod named: clones wait while it runs." }
     /// The default StorageClass is another one than when the golden was made.
     DefaultClassDrift { terminal: false, remedy: "Nothing changes for this golden; add a target for the new class if pools need it." }
+    /// Clones in the StorageClass are slow, limited or impossible.
+    CannotCloneWell { terminal: false, remedy: "Change the class or its StorageProfile as said, or use another class for pools." }
+    /// The StorageProfile would have the golden made otherwise today.
+    ProfileChanged { terminal: false, remedy: "Nothing changes for this golden; clones must keep its volume mode." }
     /// Upstream now serves other bytes than were imported (R6).
     UpstreamChanged { terminal: false, remedy: "Nothing is imported in place; make a new entry for the new bytes." }
     /// The attempts are spent.

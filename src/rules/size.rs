@@ -73,11 +73,6 @@ impl Volume {
         self.minimum.map_or(claim, |minimum| claim.max(minimum))
     }
 
-    /// The smallest claim that holds `bytes` of disk at all: a bare device needs no more than the bytes, a file system all of [`Self::claim_for`].
-    fn least_for(self, bytes: DiskSize) -> DiskSize {
-        if self.mode == VolumeMode::Block { bytes } else { self.claim_for(bytes) }
-    }
-
     /// What CDI asks storage for when a disk states `size`: completed and inflated for `spec.storage`, as written for a claim.
     pub fn requested(self, size: DiskSize, shape: Shape) -> DiskSize {
         match shape {
@@ -88,21 +83,35 @@ impl Volume {
     }
 }
 
-/// The size of a golden's claim in one class (issue 7 item 3): the given one if it holds the disk, else the least that does, in whole mebibytes.
+/// The size of a golden in one class (issue 7 item 3): the given one if it holds the disk, else the disk's, in whole mebibytes and no less than the class makes.
+///
+/// It is what a guest can use: the file system's share is added by CDI, which is asked with `spec.storage` ([`Volume::requested`] says what it makes of it).
 ///
 /// # Errors
 /// When the given size is too small; the message names both sizes in one unit and the one to write.
-pub fn golden_size(virtual_size: DiskSize, stated: Option<DiskSize>, volume: Volume) -> Result<DiskSize, SizeTooSmall> {
-    let needed = volume.claim_for(virtual_size).round_up_to_mib();
+pub fn golden_size(virtual_size: DiskSize, stated: Option<DiskSize>, minimum: Option<DiskSize>) -> Result<DiskSize, SizeTooSmall> {
+    let needed = virtual_size.round_up_to_mib();
     match stated {
-        None => Ok(needed),
-        Some(size) if size >= volume.least_for(virtual_size) => Ok(size),
-        Some(stated) => Err(SizeTooSmall { stated, needed, virtual_size, overhead: volume.overhead }),
+        None => Ok(minimum.map_or(needed, |minimum| needed.max(minimum.round_up_to_mib()))),
+        Some(size) if size >= virtual_size => Ok(size),
+        Some(stated) => Err(SizeTooSmall { stated, needed, virtual_size }),
     }
 }
 
+/// The size with which CDI copies a golden into another class (issue 7 item 1): `wanted`, or what the copy needs more than that; `None` where a stated size is in the way.
+///
+/// CDI refuses a target whose claim is smaller than the source's, and, where the source is a device, one whose size before the file system's share is (`reference/cdi.md`, section 2).
+pub fn copy_size(wanted: DiskSize, is_stated: bool, volume: Volume, source: (VolumeMode, DiskSize)) -> Option<DiskSize> {
+    let (mode, claim) = source;
+    let fits = |size: DiskSize| volume.requested(size, Shape::Storage) >= claim && (mode == VolumeMode::Filesystem || size >= claim);
+    if fits(wanted) {
+        return Some(wanted);
+    }
+    (!is_stated).then(|| wanted.max(claim.round_up_to_mib()))
+}
+
 /// A target that cannot hold its image, known before a byte goes to storage.
-#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.message())]
 pub struct SizeTooSmall {
     /// The size the target states.
@@ -111,8 +120,6 @@ pub struct SizeTooSmall {
     pub needed: DiskSize,
     /// The disk's virtual size.
     pub virtual_size: DiskSize,
-    /// The file system's share.
-    pub overhead: f64,
 }
 
 impl SizeTooSmall {
@@ -123,18 +130,9 @@ impl SizeTooSmall {
 
     fn message(&self) -> String {
         let (stated, needed) = in_one_unit(self.stated, self.needed);
-        let why = if self.overhead > 0.0 {
-            format!("a disk of {} with {}% file system overhead", self.virtual_size, percent(self.overhead))
-        } else {
-            format!("a disk of {}", self.virtual_size)
-        };
-        format!("size {stated} is too small: {why} needs {needed}; write `size: {}` or leave it empty", self.needed)
+        let disk = self.virtual_size;
+        format!("size {stated} is too small: a disk of {disk} needs {needed}; write `size: {}` or leave it empty", self.needed)
     }
-}
-
-/// A fraction as a percentage without needless digits.
-fn percent(fraction: f64) -> f64 {
-    (fraction * 10_000.0).round() / 100.0
 }
 
 /// Two sizes in the largest unit in which they can be told apart with at most two decimals: `5722.05Mi` and `6144Mi`.
@@ -189,25 +187,18 @@ mod tests {
     }
 
     #[rstest]
-    #[case::empty(None, VolumeMode::Block, Ok("4250Mi"))]
-    #[case::equal_by_value(Some("4352000Ki"), VolumeMode::Block, Ok("4250Mi"))]
-    #[case::larger(Some("6Gi"), VolumeMode::Block, Ok("6Gi"))]
-    #[case::one_byte_short(Some("4456447999"), VolumeMode::Block, Err("size 4249.99Mi is too small: a disk of 4250Mi needs 4250Mi"))]
-    #[case::too_small(
-        Some("4249Mi"),
-        VolumeMode::Block,
-        Err("size 4249Mi is too small: a disk of 4250Mi needs 4250Mi; write `size: 4250Mi`")
-    )]
-    #[case::decimal(Some("4G"), VolumeMode::Block, Err("size 3814.69Mi is too small: a disk of 4250Mi needs 4250Mi"))]
-    #[case::overhead(
-        Some("4250Mi"),
-        VolumeMode::Filesystem,
-        Err("a disk of 4250Mi with 6% file system overhead needs 4505Mi; write `size: 4505Mi`")
-    )]
-    #[case::empty_with_overhead(None, VolumeMode::Filesystem, Ok("4505Mi"))]
-    fn a_goldens_size(#[case] stated: Option<&str>, #[case] mode: VolumeMode, #[case] expected: Result<&str, &str>) {
-        let volume = Volume::new("any", mode, &Overheads::default(), None);
-        let result = golden_size(size("4250Mi"), stated.map(size), volume);
+    #[case::empty(None, None, Ok("4250Mi"))]
+    #[case::minimum(None, Some("5Gi"), Ok("5Gi"))]
+    #[case::odd_minimum(None, Some("6000000001"), Ok("5723Mi"))]
+    #[case::below_the_minimum(None, Some("1Gi"), Ok("4250Mi"))]
+    #[case::given_below_the_minimum(Some("4250Mi"), Some("5Gi"), Ok("4250Mi"))]
+    #[case::equal_by_value(Some("4352000Ki"), None, Ok("4250Mi"))]
+    #[case::larger(Some("6Gi"), None, Ok("6Gi"))]
+    #[case::one_byte_short(Some("4456447999"), None, Err("size 4249.99Mi is too small: a disk of 4250Mi needs 4250Mi"))]
+    #[case::too_small(Some("4249Mi"), None, Err("size 4249Mi is too small: a disk of 4250Mi needs 4250Mi; write `size: 4250Mi`"))]
+    #[case::decimal(Some("4G"), None, Err("size 3814.69Mi is too small: a disk of 4250Mi needs 4250Mi"))]
+    fn a_goldens_size(#[case] stated: Option<&str>, #[case] minimum: Option<&str>, #[case] expected: Result<&str, &str>) {
+        let result = golden_size(size("4250Mi"), stated.map(size), minimum.map(size));
         match expected {
             Ok(expected) => assert_eq!(result, Ok(size(expected))),
             Err(text) => {
@@ -219,10 +210,31 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_device_may_be_as_small_as_the_disk() {
-        let (odd, volume) = (size("4456448001"), Volume::new("any", VolumeMode::Block, &Overheads::default(), None));
-        assert_eq!(golden_size(odd, Some(odd), volume), Ok(odd));
-        assert_eq!(golden_size(odd, None, volume), Ok(size("4251Mi")));
+    fn a_given_size_may_be_as_small_as_the_disk() {
+        let odd = size("4456448001");
+        assert_eq!(golden_size(odd, Some(odd), None), Ok(odd));
+        assert_eq!(golden_size(odd, None, None), Ok(size("4251Mi")));
+    }
+
+    #[rstest]
+    #[case::like_to_like("1Gi", false, VolumeMode::Block, (VolumeMode::Block, "1Gi"), Some("1Gi"))]
+    #[case::larger_source("1Gi", false, VolumeMode::Block, (VolumeMode::Block, "4Gi"), Some("4Gi"))]
+    #[case::stated_in_the_way("1Gi", true, VolumeMode::Block, (VolumeMode::Block, "4Gi"), None)]
+    #[case::stated_and_enough("5Gi", true, VolumeMode::Block, (VolumeMode::Block, "4Gi"), Some("5Gi"))]
+    // The source's claim has the file system's share in it already, and so will the target's.
+    #[case::file_systems("1Gi", false, VolumeMode::Filesystem, (VolumeMode::Filesystem, "1138166334"), Some("1Gi"))]
+    #[case::to_a_device("1Gi", false, VolumeMode::Block, (VolumeMode::Filesystem, "1138166334"), Some("1086Mi"))]
+    // A device is compared before the share is added.
+    #[case::from_a_device("1000Mi", false, VolumeMode::Filesystem, (VolumeMode::Block, "1Gi"), Some("1Gi"))]
+    fn a_copys_size(
+        #[case] wanted: &str,
+        #[case] is_stated: bool,
+        #[case] mode: VolumeMode,
+        #[case] source: (VolumeMode, &str),
+        #[case] expected: Option<&str>,
+    ) {
+        let volume = Volume::new("any", mode, &Overheads::default(), None);
+        assert_eq!(copy_size(size(wanted), is_stated, volume, (source.0, size(source.1))), expected.map(size));
     }
 
     #[rstest]
@@ -251,9 +263,10 @@ mod tests {
         fn what_is_computed_always_holds_the_disk(bytes in 1..=1_u64 << 52, thousandths in 0..=1000_u32) {
             let disk = DiskSize::from_bytes(bytes).expect("in range");
             let volume = Volume { mode: VolumeMode::Filesystem, overhead: f64::from(thousandths) / 1000.0, minimum: None };
-            let claim = golden_size(disk, None, volume).expect("computed");
-            prop_assert!(claim >= disk && claim.bytes().is_multiple_of(DiskSize::MIB));
-            prop_assert_eq!(golden_size(disk, Some(claim), volume), Ok(claim));
+            let size = golden_size(disk, None, None).expect("computed");
+            prop_assert!(size >= disk && size.bytes().is_multiple_of(DiskSize::MIB));
+            prop_assert_eq!(golden_size(disk, Some(size), None), Ok(size));
+            prop_assert!(volume.requested(size, Shape::Storage) >= size);
         }
 
         #[test]

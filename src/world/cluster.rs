@@ -3,16 +3,16 @@
 use std::{future::Future, pin::Pin, sync::Arc, time::Instant};
 
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Pod},
+    core::v1::{ConfigMap, Event, Pod, ResourceQuota},
     storage::v1::StorageClass,
 };
 use kube::{Client, ResourceExt as _};
 
-use super::{Change, Pulse, Selection, Store, WatchSettings, WatchState, feed};
+use super::{Change, Pulse, Selection, Store, WatchSettings, WatchState, facts, feed};
 use crate::{
     api::GoldenImage,
-    foreign::{CdiConfig, Claim, DataVolume, StorageProfile},
-    rules::class::ClassFacts,
+    foreign::{Cdi, CdiConfig, Claim, DataVolume, StorageProfile, VolumeSnapshotClass},
+    rules::{class::ClassFacts, pods::PodFacts, quota::Quota},
 };
 
 /// What changed, in terms of who must look again.
@@ -24,21 +24,25 @@ pub enum Changed {
     Golden(String),
     /// StorageClasses, StorageProfiles, CDI: every image that is not Ready.
     Storage,
+    /// A ResourceQuota of the catalog namespace: whoever waits for one.
+    Quota,
     /// A ConfigMap of the daemon's namespace.
     ConfigMap(String),
 }
 
-/// A pod of the catalog namespace, as far as it uses volumes.
+/// A Warning about an object of the catalog namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CatalogPod {
-    /// Its name.
+pub struct WarningFacts {
+    /// The object's kind.
+    pub kind: String,
+    /// The object's name.
     pub name: String,
-    /// PVCs it uses read-write.
-    pub writes: Vec<String>,
-    /// Whether it has ended.
-    pub ended: bool,
-    /// Whether CDI made it: its own workers are no trouble.
-    pub of_cdi: bool,
+    /// The Event's reason.
+    pub reason: String,
+    /// Its words, without what must not be shown.
+    pub message: String,
+    /// When it was last seen, in seconds since 1970.
+    pub seen: i64,
 }
 
 /// A ConfigMap's texts.
@@ -60,13 +64,21 @@ pub struct Cluster {
     /// PVCs of the catalog namespace.
     pub claims: Store<Claim>,
     /// Pods of the catalog namespace.
-    pub pods: Store<CatalogPod>,
+    pub pods: Store<PodFacts>,
     /// StorageClasses.
     pub classes: Store<ClassFacts>,
     /// CDI's StorageProfiles.
     pub profiles: Store<StorageProfile>,
     /// CDI's configuration.
     pub cdi_config: Store<CdiConfig>,
+    /// CDI's installation: the clone strategy over all classes.
+    pub cdi: Store<Cdi>,
+    /// The drivers of VolumeSnapshotClasses.
+    pub snapshot_classes: Store<String>,
+    /// ResourceQuotas of the catalog namespace.
+    pub quotas: Store<Quota>,
+    /// Warnings about objects of the catalog namespace: why an importer does not run. They wake nobody.
+    pub warnings: Store<WarningFacts>,
     /// ConfigMaps of the daemon's namespace.
     pub config_maps: Store<ConfigMapFacts>,
 }
@@ -93,15 +105,23 @@ impl Cluster {
             claims: Store::new(golden(&tell)),
             pods: Store::new({
                 let tell = Arc::clone(&tell);
-                move |change: &Change<'_, CatalogPod>| {
+                move |change: &Change<'_, PodFacts>| {
                     for pod in [change.old, change.new].into_iter().flatten() {
-                        pod.writes.iter().for_each(|claim| tell(Changed::Golden(claim.clone())));
+                        let claims = pod.volumes.iter().map(|volume| &volume.claim).filter(|claim| !is_working_claim(claim));
+                        claims.for_each(|claim| tell(Changed::Golden(claim.clone())));
                     }
                 }
             }),
             classes: Store::new(storage(&tell)),
             profiles: Store::optional(storage(&tell), installed(&tell)),
             cdi_config: Store::optional(storage(&tell), installed(&tell)),
+            cdi: Store::optional(storage(&tell), installed(&tell)),
+            snapshot_classes: Store::optional(storage(&tell), installed(&tell)),
+            quotas: Store::new({
+                let tell = Arc::clone(&tell);
+                move |_| tell(Changed::Quota)
+            }),
+            warnings: Store::new(|_| {}),
             config_maps: Store::new({
                 let tell = Arc::clone(&tell);
                 move |change| tell(Changed::ConfigMap(change.name.to_owned()))
@@ -124,6 +144,9 @@ impl Cluster {
             ("StorageClasses", self.classes.is_known()),
             ("StorageProfiles", self.profiles.is_known()),
             ("CDIConfigs", self.cdi_config.is_known()),
+            ("CDIs", self.cdi.is_known()),
+            ("VolumeSnapshotClasses", self.snapshot_classes.is_known()),
+            ("ResourceQuotas", self.quotas.is_known()),
             ("ConfigMaps", self.config_maps.is_known()),
         ]
         .into_iter()
@@ -134,6 +157,7 @@ impl Cluster {
     pub fn watches(&self, client: &Client, namespace: &str, catalog: &str, settings: WatchSettings) -> Vec<Watch> {
         let everywhere = Selection::default;
         let in_catalog = || Selection::in_namespace(catalog);
+        let warnings = Selection { fields: Some("type=Warning".to_owned()), ..in_catalog() };
         let watch = |kind| WatchState::new(kind, settings.limit, Instant::now());
         vec![
             run(client, watch("GoldenImage"), everywhere(), settings, &self.images, |mut object: GoldenImage| {
@@ -141,9 +165,11 @@ impl Cluster {
                 Some(object)
             }),
             run(client, watch("PersistentVolumeClaim"), in_catalog(), settings, &self.claims, Some),
-            run(client, watch("Pod"), in_catalog(), settings, &self.pods, |pod: Pod| Some(pod_facts(&pod))),
+            run(client, watch("Pod"), in_catalog(), settings, &self.pods, |pod: Pod| Some(facts::pod_facts(&pod))),
+            run(client, watch("ResourceQuota"), in_catalog(), settings, &self.quotas, |quota: ResourceQuota| facts::quota(&quota)),
+            run(client, watch("Event"), warnings, settings, &self.warnings, |event: Event| facts::warning(event)),
             run(client, watch("StorageClass"), everywhere(), settings, &self.classes, |class: StorageClass| {
-                Some(super::facts::class_facts(&class))
+                Some(facts::class_facts(&class))
             }),
             run(client, watch("ConfigMap"), Selection::in_namespace(namespace), settings, &self.config_maps, |map: ConfigMap| {
                 Some(ConfigMapFacts { uid: map.uid().unwrap_or_default(), data: map.data.unwrap_or_default() })
@@ -151,13 +177,31 @@ impl Cluster {
             run(client, watch("DataVolume").optional("datavolumes.cdi.kubevirt.io"), in_catalog(), settings, &self.volumes, Some),
             run(client, watch("StorageProfile").optional("storageprofiles.cdi.kubevirt.io"), everywhere(), settings, &self.profiles, Some),
             run(client, watch("CDIConfig").optional("cdiconfigs.cdi.kubevirt.io"), everywhere(), settings, &self.cdi_config, Some),
+            run(client, watch("CDI").optional("cdis.cdi.kubevirt.io"), everywhere(), settings, &self.cdi, Some),
+            run(
+                client,
+                watch("VolumeSnapshotClass").optional("volumesnapshotclasses.snapshot.storage.k8s.io"),
+                everywhere(),
+                settings,
+                &self.snapshot_classes,
+                |class: VolumeSnapshotClass| Some(class.driver),
+            ),
         ]
     }
 }
 
+/// CDI's working claims, by far the most changes here, are nobody's golden.
 fn golden<T>(tell: &Arc<dyn Fn(Changed) + Send + Sync>) -> impl Fn(&Change<'_, T>) + Send + Sync + 'static {
     let tell = Arc::clone(tell);
-    move |change| tell(Changed::Golden(change.name.to_owned()))
+    move |change| {
+        if !is_working_claim(change.name) {
+            tell(Changed::Golden(change.name.to_owned()));
+        }
+    }
+}
+
+fn is_working_claim(name: &str) -> bool {
+    ["prime-", "tmp-"].iter().any(|prefix| name.starts_with(prefix))
 }
 
 fn storage<T>(tell: &Arc<dyn Fn(Changed) + Send + Sync>) -> impl Fn(&Change<'_, T>) + Send + Sync + 'static {
@@ -186,24 +230,4 @@ where
     let pulse: Pulse = Arc::new(state);
     let (client, state, mut sink) = (client.clone(), Arc::clone(&pulse), store.sink(trim));
     Watch { pulse, run: Box::pin(async move { feed(client, selection, settings, &state, &mut sink).await }) }
-}
-
-/// Which claims a pod uses read-write: all but those its volume mounts read-only everywhere (CDI's own rule,
-/// `reference/cdi.md`, section 2).
-fn pod_facts(pod: &Pod) -> CatalogPod {
-    let spec = pod.spec.as_ref();
-    let volumes = spec.and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
-    let writes = volumes
-        .iter()
-        .filter_map(|volume| volume.persistent_volume_claim.as_ref())
-        .filter(|claim| claim.read_only != Some(true))
-        .map(|claim| claim.claim_name.clone())
-        .collect();
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
-    CatalogPod {
-        name: pod.name_any(),
-        writes,
-        ended: matches!(phase, "Succeeded" | "Failed"),
-        of_cdi: pod.labels().get("app").is_some_and(|app| app == "containerized-data-importer"),
-    }
 }

@@ -2,12 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::{core::v1::Pod, storage::v1::StorageClass};
+use k8s_openapi::api::{
+    core::v1::{Event, Pod, ResourceQuota},
+    storage::v1::StorageClass,
+};
 
-use super::evidence::{base, texts};
+use super::{
+    WarningFacts,
+    evidence::{base, texts},
+};
 use crate::{
     foreign::{CdiConfig, Claim, DataVolume, Quantity, StorageProfile, VolumeSnapshot},
-    model::DiskSize,
+    model::{DiskSize, redact},
     rules::{
         class::ClassFacts,
         clone::{Fence, Profile, SourceVolume},
@@ -15,6 +21,7 @@ use crate::{
         marks,
         modes::ClaimProperties,
         pods::{ClaimUse, PodFacts},
+        quota::Quota,
         size::{Overheads, VolumeMode},
     },
 };
@@ -61,6 +68,41 @@ pub fn overheads(config: Option<&CdiConfig>) -> Overheads {
     let overhead = config.and_then(|config| config.status.read()).and_then(|status| status.filesystem_overhead.as_ref());
     let classes = overhead.into_iter().flat_map(|overhead| &overhead.storage_class).map(|(class, text)| (class.as_str(), text.as_str()));
     Overheads::parse(overhead.and_then(|overhead| overhead.global.as_deref()), classes)
+}
+
+/// A ResourceQuota for the rules; one with scopes counts some pods only, and is none of theirs.
+pub fn quota(quota: &ResourceQuota) -> Option<Quota> {
+    let spec = quota.spec.as_ref()?;
+    if spec.scope_selector.is_some() || spec.scopes.as_ref().is_some_and(|scopes| !scopes.is_empty()) {
+        return None;
+    }
+    let amounts = |amounts: Option<&BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>>| {
+        let read = |(resource, amount): (&String, &k8s_openapi::apimachinery::pkg::api::resource::Quantity)| {
+            Some((resource.clone(), Quantity::from(amount.0.as_str()).bytes()?))
+        };
+        amounts.into_iter().flatten().filter_map(read).collect()
+    };
+    let status = quota.status.as_ref();
+    Some(Quota {
+        name: quota.metadata.name.clone().unwrap_or_default(),
+        hard: amounts(spec.hard.as_ref()),
+        used: amounts(status.and_then(|status| status.used.as_ref())),
+    })
+}
+
+/// A Warning about a pod or a claim, for R10.
+pub fn warning(event: Event) -> Option<WarningFacts> {
+    let about = event.involved_object;
+    let kind = about.kind.filter(|kind| matches!(kind.as_str(), "Pod" | "PersistentVolumeClaim"))?;
+    let times = [event.last_timestamp.map(|at| at.0), event.event_time.map(|at| at.0), event.first_timestamp.map(|at| at.0)];
+    Some(WarningFacts {
+        kind,
+        name: about.name?,
+        reason: event.reason.unwrap_or_default(),
+        // A kubelet quotes what it is given, and an Event may be as long as its writer likes.
+        message: redact(&event.message.unwrap_or_default()).chars().take(512).collect(),
+        seen: times.into_iter().flatten().next().map_or(0, |at| at.as_second()),
+    })
 }
 
 fn size(quantity: &Quantity) -> Option<DiskSize> {
@@ -197,6 +239,22 @@ mod tests {
         assert_eq!(overheads(Some(&config)), Overheads::parse(Some("0.1"), [("a", "0.055")]));
         assert_eq!(overheads(None), Overheads::default());
         assert_eq!(overheads(Some(&read(json!({"status": "odd"})))), Overheads::default());
+    }
+
+    #[test]
+    fn quotas_and_warnings() {
+        let found = quota(&read(json!({"metadata": {"name": "q"}, "spec": {"hard": {"requests.storage": "20Gi", "pods": "3"}},
+            "status": {"used": {"requests.storage": "1500m"}}})))
+        .expect("a quota");
+        assert_eq!((found.hard["requests.storage"], found.hard["pods"], found.used["requests.storage"]), (20 << 30, 3, 2));
+        assert_eq!(quota(&read(json!({"spec": {"hard": {"pods": "0"}, "scopes": ["BestEffort"]}}))), None);
+        let event = |kind: &str| -> Event {
+            read(json!({"metadata": {"name": "e"}, "involvedObject": {"kind": kind, "name": "importer-prime-u"}, "reason": "FailedMount",
+                "message": "at https://s:8443/v1/disks/0123", "lastTimestamp": "2026-11-29T10:00:00Z"}))
+        };
+        let told = warning(event("Pod")).expect("about a pod");
+        assert_eq!((told.seen, told.message.as_str()), (1_795_946_400, "at https://s:8443/v1/disks/…"));
+        assert_eq!(warning(event("DataVolume")), None);
     }
 
     fn claim() -> Claim {

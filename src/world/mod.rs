@@ -10,7 +10,7 @@ pub mod requests;
 mod store;
 mod watch;
 
-pub use cluster::{CatalogPod, Changed, Cluster, ConfigMapFacts, Watch};
+pub use cluster::{Changed, Cluster, ConfigMapFacts, WarningFacts, Watch};
 pub use consumers::ConsumerWatch;
 pub use ledger_sink::LedgerSink;
 pub use store::{Change, Store, StoreState};

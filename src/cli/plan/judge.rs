@@ -8,10 +8,10 @@ use super::input::Candidate;
 use crate::{
     artifact::{Format, Probe},
     cli::Exit,
-    model::{DiskSize, Identity, Image, Schematic, SchematicId, Source, VolumeMode},
+    model::{DiskSize, Identity, Image, Schematic, SchematicId, Source},
     rules::{
         Reason, duplicate_message, moving_source_warnings,
-        size::{Overheads, Volume, golden_size},
+        size::golden_size,
     },
     source::local_schematic_id,
 };
@@ -295,11 +295,8 @@ fn goldens(row: &mut Row, candidate: &Candidate, image: &Image, id: Option<&Sche
             }
             None => None,
         };
-        // What a Filesystem class takes for itself is known here only where the target says that it is one.
-        let mode = target.volume_mode.unwrap_or(VolumeMode::Block);
         let class_name = target.class.as_ref().map(crate::model::ClassName::as_str);
-        let volume = Volume::new(class_name.unwrap_or_default(), mode, &Overheads::default(), None);
-        let size = match virtual_size.map(|disk| golden_size(disk, target.size, volume)) {
+        let size = match virtual_size.map(|disk| golden_size(disk, target.size, None)) {
             None => target.size,
             Some(Ok(size)) => Some(size),
             Some(Err(error)) => {

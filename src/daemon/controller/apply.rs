@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     api::{GoldenImage, GoldenImageStatus},
-    golden::{Action, Decision, ImportOrder, Note, Observed, ObservedTarget, manifest::Owner},
+    golden::{Action, Decision, ImportOrder, Note, Observed, manifest::Owner},
     model::{GoldenName, Image},
     run::events::{self, Severity},
 };
@@ -94,17 +94,16 @@ impl Term {
             Action::DeleteHeaders { golden } => hands.delete_headers(memory, owner, golden).await?,
             Action::CreateVolume(order) => {
                 hands.create_volume(memory, uid, image, order).await?;
-                tracing::info!(image = %image.name, golden = %order.golden, class = %order.class, size = %order.size, "import begun");
+                let copies = order.copies.as_ref().map(tracing::field::display);
+                tracing::info!(image = %image.name, golden = %order.golden, class = %order.class, size = %order.size, copies, "import begun");
             }
             Action::DeleteVolume { golden, uid: volume } => {
                 hands.delete_volume(memory, uid, golden, volume).await?;
                 tracing::info!(image = %image.name, %golden, "unfinished import given up");
             }
-            Action::Mark { golden, claim_uid } => {
+            Action::Mark { golden, claim_uid, volume_uid } => {
                 if let Some(order) = order_of(image, status, golden) {
-                    let of_golden = |target: &&ObservedTarget| target.name.as_ref() == Some(golden);
-                    let has_volume = observed.targets.iter().find(of_golden).is_some_and(|target| target.golden.volume.is_some());
-                    hands.mark(image, &order, claim_uid, has_volume).await?;
+                    hands.mark(image, &order, claim_uid, volume_uid.as_deref()).await?;
                 }
             }
             Action::CheckUpstream => self.check_upstream(object, uid, image, status),
@@ -133,6 +132,7 @@ fn order_of(image: &Image, status: &GoldenImageStatus, golden: &GoldenName) -> O
     Some(ImportOrder {
         golden: golden.clone(),
         disk: status.disk.as_ref()?.digest.parse().ok()?,
+        copies: None,
         class: target.storage_class_name.as_ref()?.parse().ok()?,
         size: target.size.as_ref()?.parse().ok()?,
         volume_mode: target.volume_mode.as_ref()?.parse().ok()?,

@@ -25,9 +25,9 @@ impl Term {
         let identity = parsed.as_ref().ok().and_then(|image| image.identity(resolved.as_ref()));
         let mut targets = Vec::new();
         if let Ok(image) = &parsed {
-            let classes = observe::classes(cluster);
+            let storage = observe::Storage::of(cluster);
             for spec in &image.targets {
-                let mut target = observe::target(cluster, &self.shared.catalog, image, spec, &status, &classes);
+                let mut target = observe::target(cluster, &self.shared.catalog, image, spec, &status, &storage);
                 target.taken_by = target.name.as_ref().and_then(|golden| self.shared.index.owner_before(&name, golden.as_str()));
                 self.observe_importer(&mut target, uid, &status, now);
                 targets.push(target);

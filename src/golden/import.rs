@@ -1,0 +1,416 @@
+//! Making one golden: from the spool, or as a copy of the image's golden in another class; its attempts and their end.
+
+use std::time::Duration;
+
+use super::{
+    Action, ClaimView, ClassChoice, ClassFound, DataVolumeView, GrantView, ImportOrder, ObservedTarget,
+    decide::{Draft, after, whole_seconds},
+    target::TargetState,
+};
+use crate::{
+    api::{DiskStatus, LastFailure, TargetStatus},
+    model::{ClassName, Digest, DiskSize, GoldenName, Target, VolumeMode},
+    rules::{
+        ImportFacts, Reason,
+        class::Shape,
+        import_trouble,
+        modes::{Modes, choose_modes},
+        quota::{Need, shortage},
+        size::{SizeTooSmall, Volume, copy_size, golden_size},
+    },
+    run::backoff::Backoff,
+};
+
+/// The golden's name: without class for the first target made, with its class for a further one.
+pub(super) fn name_for(draft: &Draft<'_>, class: Option<&ClassName>) -> Option<Result<GoldenName, String>> {
+    let first = draft.status.targets.iter().all(|target| target.golden.is_none());
+    let name = draft.image.golden_name(draft.schematic_id.as_ref(), class.filter(|_| !first))?;
+    Some(name.map_err(|error| error.to_string()))
+}
+
+/// The disk that the spool holds and the status has on record.
+fn spooled_disk(draft: &Draft<'_>) -> Option<(Digest, DiskSize)> {
+    let spooled = draft.observed.spooled.as_ref()?;
+    match draft.frozen_disk() {
+        Some(frozen) if frozen != spooled.disk_digest => None,
+        _ => Some((spooled.disk_digest, spooled.virtual_size)),
+    }
+}
+
+/// Where the golden's bytes come from.
+enum Source<'a> {
+    /// The spool.
+    Spool,
+    /// The image's golden in another class, whose claim this is: the artifact has left the spool, and upstream is not asked again.
+    Golden(GoldenName, &'a ClaimView),
+}
+
+/// A golden of this image that can be copied: recorded, verified, standing.
+fn sibling<'a>(draft: &Draft<'a>, golden: &GoldenName) -> Option<(GoldenName, &'a ClaimView)> {
+    draft.observed.targets.iter().zip(&draft.status.targets).find_map(|(view, status)| {
+        let (uid, claim) = (status.claim_uid.as_ref()?, view.golden.claim.as_ref()?);
+        let name: GoldenName = status.golden.as_ref()?.parse().ok()?;
+        let stands = claim.uid == *uid && claim.bound && !claim.terminating && !claim.lost && status.started_time.is_none();
+        let volume = view.golden.volume.as_ref();
+        let is_whole = volume.is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating);
+        (stands && is_whole && name != *golden).then_some((name, claim))
+    })
+}
+
+/// Begins the golden, as far as class, bytes, size, modes, quota, time and turn allow.
+pub(super) fn start(
+    draft: &mut Draft<'_>,
+    target: &Target,
+    golden: &GoldenName,
+    class: Option<&ClassFound>,
+    view: &ObservedTarget,
+    status: &mut TargetStatus,
+) -> TargetState {
+    let Some(class) = class else { return TargetState::working(Reason::Resolving, "") };
+    // Chosen once: an attempt after the first keeps what the first one recorded.
+    let recorded_mode = status.volume_mode.as_ref().filter(|_| status.golden.is_some()).and_then(|mode| mode.parse().ok());
+    let stated_mode = target.volume_mode.or(recorded_mode);
+    let stated_access = if target.access_modes.is_empty() && recorded_mode.is_some() { &status.access_modes } else { &target.access_modes };
+    let modes = choose_modes(class.name.as_str(), stated_mode, stated_access, &class.properties);
+    let mode = modes.as_ref().map_or(VolumeMode::Block, |modes| modes.volume_mode);
+    let volume = Volume::new(class.name.as_str(), mode, &class.overheads, class.minimum);
+    let Some((disk, artifact, size, source)) = bytes(draft, target, golden, class, volume) else {
+        return TargetState::working(Reason::Fetching, "Waiting for the verified disk.").with_disk();
+    };
+    let needs_disk = matches!(source, Source::Spool);
+    let with_disk = |state: TargetState| TargetState { needs_disk, ..state };
+    let (Some(identity), false) = (draft.identity.clone(), draft.image.suspend) else {
+        return TargetState::working(Reason::Suspended, "The image is suspended.");
+    };
+    let size = match size {
+        Ok(size) => size,
+        Err(error) => return TargetState::trouble(Reason::SizeTooSmall, sentence(&error)),
+    };
+    let Modes { volume_mode, access_modes } = match modes {
+        Ok(modes) => modes,
+        Err(error) => return TargetState::trouble(Reason::ModesUnknown, error.to_string()),
+    };
+    let waiting_until = status.next_attempt_time.as_ref().map(|at| at.0).filter(|at| *at > draft.now);
+    if let Some(at) = waiting_until {
+        draft.wake_at(at);
+        return with_disk(failed_before(status, draft.settings.import_attempts));
+    }
+    // Seen before it is begun, it costs no attempt and no turn; CDI would end in the same quota half-way.
+    if status.started_time.is_none() {
+        let scratch_class = matches!(source, Source::Spool).then_some(class.scratch_class.as_str());
+        let need = Need { class: class.name.as_str(), scratch_class, claim: volume.requested(size, Shape::Storage) };
+        if let Some(shortage) = shortage(need, &view.quotas) {
+            return with_disk(TargetState::trouble(Reason::QuotaExceeded, shortage));
+        }
+    }
+    draft.wants.imports += 1;
+    draft.wants.import_failures = draft.wants.import_failures.max(status.attempts);
+    if draft.observed.permits.imports < draft.wants.imports {
+        return with_disk(TargetState::working(Reason::Queued, "Waiting for a turn: other images are being imported."));
+    }
+    // Killed between this status and the DataVolume, the same attempt goes on.
+    if status.started_time.is_none() {
+        status.attempts = status.attempts.saturating_add(1);
+        status.started_time = Some(draft.now());
+        status.progress_time = Some(draft.now());
+    }
+    status.next_attempt_time = None;
+    status.progress_percent = Some(0);
+    status.golden = Some(golden.to_string());
+    status.storage_class_name = Some(class.name.to_string());
+    status.size = Some(size.to_string());
+    status.volume_mode = Some(volume_mode.to_string());
+    status.access_modes.clone_from(&access_modes);
+    let copies = match source {
+        Source::Spool => {
+            serve(draft, golden, view, disk, true);
+            draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark: (status.attempts, 0) });
+            None
+        }
+        Source::Golden(name, _) => Some(name),
+    };
+    let state = match &copies {
+        None => TargetState::working(Reason::Importing, "The import begins."),
+        Some(source) => TargetState::working(Reason::Copying, format!("The copy from the golden {source} begins.")),
+    };
+    draft.after.push(Action::CreateVolume(Box::new(ImportOrder {
+        golden: golden.clone(),
+        disk,
+        copies,
+        class: class.name.clone(),
+        size,
+        volume_mode,
+        access_modes,
+        identity,
+        schematic_id: draft.schematic_id.clone(),
+        artifact,
+    })));
+    let Some((reason, message)) = view.golden.refused.clone() else { return with_disk(state) };
+    // Asked again until the deadline, which ends the attempt as it ends one that CDI makes nothing of.
+    let deadline = after(status.started_time.as_ref().map_or(draft.now, |at| at.0), draft.settings.import_deadline);
+    if draft.now >= deadline {
+        draft.after.retain(|action| action.golden() != Some(golden));
+        return with_disk(fail(draft, status, reason, message));
+    }
+    draft.wake_at(deadline);
+    with_disk(TargetState::trouble(reason, message))
+}
+
+type Bytes<'a> = (Digest, Option<Digest>, Result<DiskSize, SizeTooSmall>, Source<'a>);
+
+/// The disk, the artifact it came from, the size to ask for, and where the bytes are; `None` where they must be fetched.
+///
+/// A target added after the artifact has left the spool is copied from a golden of the same image in another class: the same
+/// bytes, without upstream, which may not even serve them any more. Where a stated size is too small for such a copy (the
+/// other golden may be larger than the disk), the disk is fetched again.
+fn bytes<'a>(draft: &Draft<'a>, target: &Target, golden: &GoldenName, class: &ClassFound, volume: Volume) -> Option<Bytes<'a>> {
+    if let Some((disk, virtual_size)) = spooled_disk(draft) {
+        let artifact = draft.observed.spooled.as_ref().map(|spooled| spooled.artifact_digest);
+        return Some((disk, artifact, golden_size(virtual_size, target.size, class.minimum), Source::Spool));
+    }
+    let known = draft.status.disk.as_ref()?;
+    let (disk, virtual_size) = (known.digest.parse().ok()?, known.virtual_size.parse().ok()?);
+    let (name, claim) = sibling(draft, golden)?;
+    let source = (claim.volume_mode.as_deref().and_then(VolumeMode::parse).unwrap_or(VolumeMode::Filesystem), claim.request?);
+    let wanted = match golden_size(virtual_size, target.size, class.minimum) {
+        Ok(wanted) => wanted,
+        Err(error) => return Some((disk, None, Err(error), Source::Golden(name, claim))),
+    };
+    let size = copy_size(wanted, target.size.is_some(), volume, source)?;
+    let artifact = draft.status.artifact.as_ref().and_then(|artifact| artifact.digest.parse().ok());
+    Some((disk, artifact, Ok(size), Source::Golden(name, claim)))
+}
+
+fn sentence(error: &impl ToString) -> String {
+    let text = error.to_string();
+    let mut letters = text.chars();
+    letters.next().map(|first| format!("{}{}.", first.to_uppercase(), letters.as_str())).unwrap_or_default()
+}
+
+fn failed_before(status: &TargetStatus, limit: i32) -> TargetState {
+    let (reason, message) = status.last_failure.as_ref().map_or((Reason::ImportFailed, String::new()), |failure| {
+        (failure.reason.parse().unwrap_or(Reason::ImportFailed), failure.message.clone())
+    });
+    let mut state = TargetState::trouble(reason, message);
+    if status.attempts >= limit {
+        state.terminal = true;
+        state.message = format!("{} {} attempts are spent. {}", state.message.trim_end(), status.attempts, Reason::AttemptsSpent.remedy());
+    }
+    state
+}
+
+fn serve(draft: &mut Draft<'_>, golden: &GoldenName, view: &ObservedTarget, disk: Digest, ready: bool) {
+    if view.golden.grant != (GrantView::Serving { disk, ready }) {
+        draft.after.push(Action::Serve { golden: golden.clone(), disk, ready });
+    }
+}
+
+/// A DataVolume that is there: being filled, or filled.
+pub(super) fn running(
+    draft: &mut Draft<'_>,
+    golden: &GoldenName,
+    volume: &DataVolumeView,
+    claim: Option<&ClaimView>,
+    view: &ObservedTarget,
+    status: &mut TargetStatus,
+) -> TargetState {
+    if !volume.ours {
+        let message =
+            format!("A DataVolume {golden} ({}) exists in the catalog namespace and does not carry this image's mark.", volume.source);
+        return TargetState::trouble(Reason::NameConflict, message);
+    }
+    if volume.terminating {
+        return TargetState::working(Reason::GoldenTerminating, format!("Waiting for the former DataVolume {golden} to be gone."))
+            .with_disk();
+    }
+    let disk: Option<Digest> = volume.disk_digest.as_ref().and_then(|digest| digest.parse().ok());
+    let succeeded_claim = claim.filter(|claim| volume.phase == "Succeeded" && claim.bound && !claim.terminating);
+    if let Some(claim) = succeeded_claim {
+        return match unlike(draft, claim, view) {
+            Some(difference) => TargetState::trouble(Reason::NameConflict, format!("The golden {golden} is there and {difference}.")),
+            None => succeeded(draft, golden, claim, view, status),
+        };
+    }
+    status.golden = Some(golden.to_string());
+    if status.started_time.is_none()
+        && let Some(at) = status.next_attempt_time.as_ref().map(|at| at.0)
+    {
+        // The attempt was given up and its DataVolume still stands: deleting it failed, or was cut off.
+        draft.after.push(Action::DeleteVolume { golden: golden.clone(), uid: volume.uid.clone() });
+        draft.wake_at(at.max(after(draft.now, std::time::Duration::from_secs(1))));
+        return match view.golden.refused.clone() {
+            Some((reason, message)) => TargetState::trouble(reason, message).with_disk(),
+            None => failed_before(status, draft.settings.import_attempts).with_disk(),
+        };
+    }
+    if status.started_time.is_none() {
+        // The DataVolume is ours and unfinished, and the status that said so was lost or cleared by hand.
+        status.started_time = Some(draft.now());
+        status.progress_time = Some(draft.now());
+        status.attempts = status.attempts.max(1);
+    }
+    draft.wants.imports += 1;
+
+    // The spool's disk differs from the one this DataVolume was made for: an unreproducible image was fetched again.
+    if let (Some((spooled, _)), Some(disk), None) = (spooled_disk(draft), disk, &volume.copies)
+        && spooled != disk
+    {
+        draft.after.push(Action::DeleteVolume { golden: golden.clone(), uid: volume.uid.clone() });
+        return TargetState::working(
+            Reason::Importing,
+            "Upstream served another disk when it was asked again; the unfinished import is begun anew.",
+        )
+        .with_disk();
+    }
+    let is_copy = volume.copies.is_some();
+    let with_disk = |state: TargetState| TargetState { needs_disk: !is_copy, ..state };
+    if let Some(disk) = disk.filter(|_| !is_copy) {
+        let ready = spooled_disk(draft).is_some_and(|(spooled, _)| spooled == disk);
+        serve(draft, golden, view, disk, ready);
+        let mark = (status.attempts, volume.restarts);
+        if view.golden.headers_written != Some(mark) {
+            draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark });
+        }
+    }
+    let step = volume.percent.map(|percent| i32::from(percent.min(100)) / 10 * 10);
+    if let Some(step) = step.filter(|step| status.progress_percent.unwrap_or(-1) < *step) {
+        status.progress_percent = Some(step);
+        status.progress_time = Some(draft.now());
+    }
+    let moved = [view.golden.moved, status.progress_time.as_ref().map(|at| at.0), status.started_time.as_ref().map(|at| at.0)]
+        .into_iter()
+        .flatten()
+        .max()
+        .unwrap_or(draft.now);
+    let quiet = after(moved, draft.settings.import_quiet);
+    let facts = ImportFacts {
+        phase: &volume.phase,
+        bound: &volume.bound,
+        running: &volume.running,
+        restarts: volume.restarts,
+        importer: view.golden.importer,
+        copies: volume.copies.as_deref(),
+        scratch_class: match &view.class {
+            ClassChoice::Found(class) => &class.scratch_class,
+            ClassChoice::NoDefault | ClassChoice::Missing(_) => "?",
+        },
+        told: view.golden.told.as_ref(),
+        is_quiet: draft.now >= quiet,
+    };
+    let known = if is_copy { source_in_use(draft, volume) } else { view.golden.trouble.clone() };
+    let trouble = known.or_else(|| import_trouble(facts)).or_else(|| view.golden.refused.clone());
+    let deadline = after(moved, draft.settings.import_deadline);
+    if draft.now >= deadline || volume.phase == "Failed" {
+        return with_disk(give_up(draft, golden, volume, trouble, status));
+    }
+    draft.wake_at(if draft.now < quiet { quiet.min(deadline) } else { deadline });
+    if let Some((reason, message)) = trouble {
+        return with_disk(TargetState::trouble(reason, message));
+    }
+    let percent = status.progress_percent.filter(|percent| *percent > 0).map(|percent| format!(" ({percent} %)")).unwrap_or_default();
+    let phase = if volume.phase.is_empty() { "no phase yet" } else { &volume.phase };
+    match &volume.copies {
+        None => TargetState::working(Reason::Importing, format!("CDI: {phase}{percent}.")).with_disk(),
+        Some(source) => TargetState::working(Reason::Copying, format!("CDI copies the golden {source}: {phase}{percent}.")),
+    }
+}
+
+/// R26 for our own copy: CDI waits, and says nothing on the DataVolume, while a pod can write to the source.
+fn source_in_use(draft: &Draft<'_>, volume: &DataVolumeView) -> Option<(Reason, String)> {
+    let source = volume.copies.as_deref()?;
+    let view = draft.observed.targets.iter().find(|view| view.name.as_ref().is_some_and(|name| name.as_str() == source))?;
+    let pods = view.golden.in_use.as_ref()?;
+    Some((Reason::InUseByPod, format!("The copy from the golden {source} waits: {pods}.")))
+}
+
+/// Ends an attempt that leads nowhere, so that its slot goes to the next image and a fresh one can be made.
+fn give_up(
+    draft: &mut Draft<'_>,
+    golden: &GoldenName,
+    volume: &DataVolumeView,
+    trouble: Option<(Reason, String)>,
+    status: &mut TargetStatus,
+) -> TargetState {
+    let minutes = draft.settings.import_deadline.as_secs() / 60;
+    let (reason, message) = match trouble {
+        Some((reason, message)) => (reason, message),
+        None => (Reason::ImportStalled, format!("The import made no progress for {minutes} minutes (CDI: {}).", volume.phase)),
+    };
+    draft.after.push(Action::DeleteVolume { golden: golden.clone(), uid: volume.uid.clone() });
+    fail(draft, status, reason, message)
+}
+
+/// Puts a failed attempt on record, and when the next one may begin.
+fn fail(draft: &mut Draft<'_>, status: &mut TargetStatus, reason: Reason, message: String) -> TargetState {
+    let now = draft.now();
+    let spent = status.attempts >= draft.settings.import_attempts;
+    let delay = if spent { draft.settings.not_found_interval } else { backoff(draft, status.attempts) };
+    let next = after(draft.now, delay);
+    status.last_failure = Some(LastFailure { reason: reason.to_string(), message, time: now });
+    status.started_time = None;
+    status.progress_percent = None;
+    status.progress_time = None;
+    status.next_attempt_time = Some(whole_seconds(next));
+    draft.wake_at(next);
+    failed_before(status, draft.settings.import_attempts)
+}
+
+/// A growing delay that is the same for one image and attempt, and differs between images.
+pub(super) fn backoff(draft: &Draft<'_>, attempts: i32) -> Duration {
+    let (shortest, longest) = draft.settings.backoff;
+    Backoff::new(shortest, longest).next(&draft.observed.metadata.uid, u32::try_from(attempts).unwrap_or(0), None)
+}
+
+/// What a golden that carries our mark has other than what is wanted: a re-created image may ask for another class or digest.
+fn unlike(draft: &Draft<'_>, claim: &ClaimView, view: &ObservedTarget) -> Option<String> {
+    if let (ClassChoice::Found(wanted), Some(class)) = (&view.class, &claim.class)
+        && wanted.name.as_str() != class
+    {
+        return Some(format!("has the StorageClass {class}, not {}", wanted.name));
+    }
+    let wanted = draft.image.digest.map(|digest| digest.to_string())?;
+    (claim.artifact_digest.as_ref() != Some(&wanted))
+        .then(|| format!("was made from {}, not from {wanted}", claim.artifact_digest.as_deref().unwrap_or("an unknown download")))
+}
+
+/// The import is over: the claim's UID and what storage made of the order are put on record, once and for all.
+pub(super) fn succeeded(
+    draft: &mut Draft<'_>,
+    golden: &GoldenName,
+    claim: &ClaimView,
+    view: &ObservedTarget,
+    status: &mut TargetStatus,
+) -> TargetState {
+    let volume = view.golden.volume.as_ref();
+    if volume.is_none_or(|volume| volume.copies.is_none()) {
+        draft.before.push(Action::DeleteHeaders { golden: golden.clone() });
+    }
+    status.golden = Some(golden.to_string());
+    status.claim_uid = Some(claim.uid.clone());
+    if let Some(class) = &claim.class {
+        status.storage_class_name = Some(class.clone());
+    }
+    if let Some(request) = claim.request {
+        status.size = Some(request.to_string());
+    }
+    if let Some(mode) = &claim.volume_mode {
+        status.volume_mode = Some(mode.clone());
+    }
+    if !claim.access_modes.is_empty() {
+        status.access_modes.clone_from(&claim.access_modes);
+    }
+    // A status that was lost or cleared by hand: what the golden itself says of its disk is as good, and freezes it again.
+    if draft.status.disk.is_none()
+        && let (Some(digest), Some(size)) = (&claim.disk_digest, claim.request)
+    {
+        draft.status.disk = Some(DiskStatus { digest: digest.clone(), virtual_size: size.to_string() });
+    }
+    status.started_time = None;
+    status.progress_time = None;
+    status.progress_percent = None;
+    status.next_attempt_time = None;
+    if let Some(disk) = draft.status.disk.as_ref().and_then(|disk| disk.digest.parse().ok()) {
+        draft.after.push(Action::Refuse { golden: golden.clone(), disk });
+    }
+    TargetState::ready()
+}

@@ -1,0 +1,279 @@
+//! Several classes, sizes, quotas and remarks, told as decisions.
+
+use serde_json::json;
+
+use super::{
+    Action, ClaimView, ClassChoice, DataVolumeView, GoldenView, GrantView, Settings, SpooledView, decide,
+    tests::{claim, class, disk, http, later, made, observed, ready, reason, run, spooled, volume},
+};
+use crate::{
+    api::{ConditionType, find_condition, is_true},
+    model::VolumeMode,
+    rules::{CdiCondition, Reason, Told, quota::Quota},
+};
+
+/// A Ready golden of 4097Mi in `replicated`, and a further target for `local`; the spool has let the artifact go.
+fn with_a_further_target(spec: serde_json::Value) -> super::Observed {
+    let first = made();
+    let mut observed = observed(json!({
+        "source": { "http": { "url": "https://e.example/a.qcow2" } }, "storage": { "targets": [{}, spec] },
+    }));
+    observed.status = first.status;
+    observed.targets[0] = first.targets[0].clone();
+    observed.targets[0].name = observed.status.targets[0].golden.as_ref().and_then(|name| name.parse().ok());
+    let claim = observed.targets[0].golden.claim.as_mut().expect("claim");
+    claim.request = "4097Mi".parse().ok();
+    claim.volume_mode = Some("Block".into());
+    observed.targets[1].class = class("local");
+    observed.upstream = first.upstream;
+    observed
+}
+
+fn order(decision: &super::Decision) -> Option<&super::ImportOrder> {
+    decision.after.iter().find_map(|action| if let Action::CreateVolume(order) = action { Some(&**order) } else { None })
+}
+
+#[test]
+fn a_later_target_comes_from_the_spool_while_it_has_the_disk() {
+    let mut observed = with_a_further_target(json!({ "storageClassName": "local" }));
+    observed.spooled = Some(spooled());
+    let decision = run(&observed);
+    let order = order(&decision).expect("order");
+    assert_eq!((order.golden.as_str(), order.copies.as_ref(), order.disk), ("vm-default-images-a-local", None, disk()));
+    assert!(decision.after.iter().any(|action| matches!(action, Action::WriteHeaders { .. })));
+}
+
+#[test]
+fn a_later_target_is_copied_from_a_golden_when_the_spool_has_let_the_disk_go() {
+    let mut observed = with_a_further_target(json!({ "storageClassName": "local" }));
+    let decision = run(&observed);
+    let order = order(&decision).expect("order").clone();
+    assert_eq!(order.copies.as_ref().map(|name| name.as_str()), Some("vm-default-images-a"));
+    assert_eq!((order.size.to_string().as_str(), order.disk), ("4097Mi", disk()));
+    let other = decision.after.iter().filter(|action| !matches!(action, Action::CreateVolume(_) | Action::CheckUpstream)).count();
+    assert_eq!(other, 0, "no fetch, no header, no path of the spool: {decision:?}");
+    assert_eq!(reason(&decision), "Copying");
+    assert!(is_true(&decision.status.conditions, ConditionType::Available));
+
+    // Under way, and through.
+    observed.status = decision.status;
+    observed.targets[1].name = Some(order.golden.clone());
+    let copying = |phase: &str| DataVolumeView { copies: Some("vm-default-images-a".into()), ..volume(phase) };
+    observed.targets[1].golden.volume = Some(copying("CloneInProgress"));
+    let under_way = run(&observed);
+    assert_eq!((reason(&under_way).as_str(), under_way.after.len()), ("Copying", 0), "{under_way:?}");
+    observed.targets[0].golden.in_use = Some("pod debug".into());
+    assert_eq!(reason(&run(&observed)), "InUseByPod");
+    observed.targets[0].golden.in_use = None;
+    observed.targets[1].golden.volume = Some(copying("Succeeded"));
+    observed.targets[1].golden.claim = Some(ClaimView { uid: "pvc-2".into(), class: Some("local".into()), ..claim() });
+    let done = run(&observed);
+    assert_eq!(reason(&done), "Ready");
+    assert_eq!(done.before, [], "a copy had no header Secret");
+    assert_eq!(done.status.targets[1].claim_uid.as_deref(), Some("pvc-2"));
+}
+
+#[test]
+fn a_stated_size_below_the_other_golden_is_fetched_again() {
+    let mut observed = with_a_further_target(json!({ "storageClassName": "local", "size": "4097Mi" }));
+    observed.targets[0].golden.claim.as_mut().expect("claim").request = "8Gi".parse().ok();
+    let decision = run(&observed);
+    assert_eq!(order(&decision), None);
+    assert!(decision.after.iter().any(|action| matches!(action, Action::Fetch { .. })), "{decision:?}");
+    // Where no size is stated, the copy is as large as its source.
+    let mut observed = with_a_further_target(json!({ "storageClassName": "local" }));
+    observed.targets[0].golden.claim.as_mut().expect("claim").request = "8Gi".parse().ok();
+    assert_eq!(order(&run(&observed)).map(|order| order.size.to_string()).as_deref(), Some("8Gi"));
+    // And a size that cannot hold the disk is refused without asking anybody.
+    let observed = with_a_further_target(json!({ "storageClassName": "local", "size": "1Gi" }));
+    let decision = run(&observed);
+    assert_eq!((reason(&decision).as_str(), order(&decision)), ("SizeTooSmall", None));
+}
+
+#[test]
+fn a_golden_that_is_going_or_was_replaced_is_no_source() {
+    for spoil in [
+        (|view: &mut GoldenView| view.claim.as_mut().expect("claim").terminating = true) as fn(&mut GoldenView),
+        |view| view.claim.as_mut().expect("claim").uid = "other".into(),
+        |view| view.claim.as_mut().expect("claim").lost = true,
+        |view| view.claim = None,
+        |view| view.volume = Some(volume("ImportInProgress")),
+    ] {
+        let mut observed = with_a_further_target(json!({ "storageClassName": "local" }));
+        spoil(&mut observed.targets[0].golden);
+        let decision = run(&observed);
+        assert_eq!(order(&decision), None, "{decision:?}");
+        assert!(decision.after.iter().any(|action| matches!(action, Action::Fetch { .. })), "{decision:?}");
+    }
+}
+
+#[test]
+fn a_quota_in_the_way_is_named_before_anything_is_begun() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    let hard = [("requests.storage".to_owned(), 10 << 30)];
+    observed.targets[0].quotas = vec![Quota { name: "small".into(), hard: hard.into(), used: [].into() }];
+    let decision = run(&observed);
+    assert_eq!((reason(&decision).as_str(), decision.wants.imports), ("QuotaExceeded", 0), "it holds no turn");
+    assert!(ready(&decision).2.contains("ResourceQuota small allows 10Gi of `requests.storage`"), "{decision:?}");
+    assert_eq!((decision.status.targets[0].attempts, order(&decision)), (0, None));
+    // What has begun is not stopped by its own use.
+    observed.targets[0].quotas.clear();
+    observed.status = run(&observed).status;
+    observed.targets[0].quotas = vec![Quota { name: "small".into(), hard: [("pods".to_owned(), 0)].into(), used: [].into() }];
+    assert!(order(&run(&observed)).is_some());
+}
+
+#[test]
+fn what_a_class_cannot_do_is_told_before_the_first_byte() {
+    let mut observed = http();
+    if let ClassChoice::Found(class) = &mut observed.targets[0].class {
+        class.warnings = vec!["class c is slow".into(), "class c is tied".into()];
+    }
+    let decision = run(&observed);
+    let told = find_condition(&decision.status.conditions, ConditionType::CloneLimited).expect("told");
+    assert!(told.message.starts_with("Class c is slow. class c is tied. "), "{}", told.message);
+    assert!(find_condition(&decision.status.targets[0].conditions, ConditionType::CloneLimited).is_some());
+    assert!(decision.notes.iter().any(|note| note.warning && note.reason == Reason::CannotCloneWell));
+    observed.status = decision.status;
+    assert!(run(&observed).notes.iter().all(|note| note.reason != Reason::CannotCloneWell), "told once");
+}
+
+#[test]
+fn a_changed_profile_is_told_and_not_followed() {
+    let mut observed = made();
+    observed.status.targets[0].access_modes = vec!["ReadWriteMany".into()];
+    observed.status.targets[0].volume_mode = Some("Block".into());
+    assert!(find_condition(&run(&observed).status.conditions, ConditionType::ProfileChanged).is_none());
+    if let ClassChoice::Found(class) = &mut observed.targets[0].class {
+        class.properties[0].volume_mode = Some(VolumeMode::Filesystem);
+    }
+    let decision = run(&observed);
+    assert!(is_true(&decision.status.conditions, ConditionType::ProfileChanged));
+    assert_eq!(ready(&decision).0, "True");
+    // A golden that must be made anew is made as it was.
+    observed.spooled = Some(spooled());
+    observed.targets[0].golden = GoldenView::default();
+    assert_eq!(order(&run(&observed)).map(|order| order.volume_mode), Some(VolumeMode::Block));
+}
+
+#[test]
+fn remarks_of_several_targets_stand_in_one_text() {
+    let mut observed = with_a_further_target(json!({ "storageClassName": "local" }));
+    for (index, target) in observed.targets.iter_mut().enumerate() {
+        if let ClassChoice::Found(class) = &mut target.class {
+            class.warnings = vec![format!("class {index} is slow")];
+        }
+    }
+    let decision = run(&observed);
+    let told = find_condition(&decision.status.conditions, ConditionType::CloneLimited).expect("told");
+    assert!(told.message.starts_with("Class 0 is slow. Class 1 is slow. "), "{}", told.message);
+}
+
+#[test]
+fn spent_attempts_stall_and_a_slow_retry_heals() {
+    let settings = Settings::default();
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    observed.status.targets[0].attempts = settings.import_attempts;
+    observed.targets[0].golden.volume = Some(volume("ImportInProgress"));
+    let spent = decide(&observed, &settings, later(16 * 60));
+    assert!(is_true(&spent.status.conditions, ConditionType::Stalled));
+    assert!(ready(&spent).2.contains("5 attempts are spent"), "{spent:?}");
+    assert_eq!(spent.status.targets[0].next_attempt_time.as_ref().map(|at| at.0), Some(later(31 * 60)));
+    // The annotation starts over at once.
+    observed.status = spent.status;
+    observed.targets[0].golden.volume = None;
+    observed.metadata.retry = Some("1".into());
+    let retried = decide(&observed, &settings, later(17 * 60));
+    assert!(order(&retried).is_some());
+    assert_eq!(retried.status.targets[0].attempts, 1);
+    // Without it, its time comes.
+    observed.metadata.retry = None;
+    let healing = decide(&observed, &settings, later(32 * 60));
+    assert!(order(&healing).is_some());
+}
+
+#[test]
+fn r10_silence_is_told_with_the_last_warning() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    let pending = CdiCondition { status: Some(false), reason: "Pending".into(), message: "PVC a Pending".into() };
+    observed.targets[0].golden.volume = Some(DataVolumeView { bound: pending, ..volume("ImportScheduled") });
+    observed.targets[0].golden.told =
+        Some(Told { about: "Pod importer-prime-u".into(), reason: "FailedMount".into(), message: "timed out".into() });
+    let first = run(&observed);
+    assert_eq!(reason(&first), "Importing");
+    assert_eq!(first.wake, Some(later(60)), "looked at again when it is quiet for too long");
+    let quiet = decide(&observed, &Settings::default(), later(60));
+    assert_eq!(reason(&quiet), "VolumeNotMade");
+    assert!(ready(&quiet).2.contains("Pod importer-prime-u (FailedMount): timed out"), "{quiet:?}");
+}
+
+#[test]
+fn r7_r8_a_claim_without_its_volume() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    let orphan = |controller: Option<&str>| ClaimView { controller: controller.map(str::to_owned), ..claim() };
+    // Never recorded, and nobody will collect it: restored, or orphaned.
+    observed.targets[0].golden.claim = Some(orphan(None));
+    let decision = run(&observed);
+    assert_eq!((reason(&decision).as_str(), decision.after.len()), ("GoldenReplaced", 0));
+    // Owned by a DataVolume that is gone: the collector is under way.
+    observed.targets[0].golden.claim = Some(orphan(Some("dv")));
+    assert_eq!(reason(&run(&observed)), "GoldenTerminating");
+    // CDI's former garbage collection.
+    observed.targets[0].golden.claim = Some(ClaimView { garbage_collected: true, ..orphan(None) });
+    assert_eq!(reason(&run(&observed)), "Ready");
+    // Recorded: the claim is what counts.
+    let mut observed = made();
+    observed.targets[0].golden.volume = None;
+    observed.targets[0].golden.claim = Some(orphan(None));
+    assert_eq!(reason(&run(&observed)), "Ready");
+}
+
+#[test]
+fn r7_a_volume_made_by_hand_beside_the_goldens_claim_is_nobodys() {
+    let mut observed = made();
+    observed.targets[0].golden.claim = Some(ClaimView { controller: Some("dv".into()), ..claim() });
+    observed.targets[0].golden.volume = Some(DataVolumeView { uid: "by-hand".into(), ours: false, ..volume("Pending") });
+    let decision = run(&observed);
+    assert_eq!((reason(&decision).as_str(), decision.after.len()), ("Ready", 0), "neither believed nor marked: {decision:?}");
+    // The one that controls the claim is marked again when its marks were taken off.
+    observed.targets[0].golden.volume = Some(DataVolumeView { ours: false, ..volume("Succeeded") });
+    let decision = run(&observed);
+    assert!(
+        matches!(&decision.after[..], [Action::Mark { volume_uid: Some(uid), .. }] if uid == "dv"),
+        "{decision:?}"
+    );
+}
+
+#[test]
+fn r26_only_a_made_golden_is_in_use() {
+    let mut observed = made();
+    observed.targets[0].golden.in_use = Some("clones wait while a pod can write to the golden: cozy-public/debug".into());
+    let decision = run(&observed);
+    assert!(is_true(&decision.status.conditions, ConditionType::InUseByPod) && ready(&decision).0 == "True");
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    observed.targets[0].golden = GoldenView {
+        volume: Some(volume("ImportInProgress")),
+        grant: GrantView::Serving { disk: disk(), ready: true },
+        in_use: Some("the importer".into()),
+        ..GoldenView::default()
+    };
+    assert!(!is_true(&run(&observed).status.conditions, ConditionType::InUseByPod));
+}
+
+#[test]
+fn another_disk_in_the_spool_does_not_end_a_copy() {
+    let mut observed = with_a_further_target(json!({ "storageClassName": "local" }));
+    observed.status = run(&observed).status;
+    observed.targets[1].name = "vm-default-images-a-local".parse().ok();
+    observed.targets[1].golden.volume = Some(DataVolumeView { copies: Some("vm-default-images-a".into()), ..volume("CloneInProgress") });
+    observed.spooled = Some(SpooledView { disk_digest: crate::model::Digest::of(b"other"), ..spooled() });
+    assert!(run(&observed).after.iter().all(|action| !matches!(action, Action::DeleteVolume { .. })));
+}
