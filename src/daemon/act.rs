@@ -1,5 +1,7 @@
 //! Doing what was decided, one action at a time, with the leader's client.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
     Api, Client, Resource as _, ResourceExt as _,
@@ -32,7 +34,9 @@ pub struct Hands {
     /// Who may pull what.
     pub registry: Registry,
     /// The CA bundle that importers are to trust, as it is now.
-    pub ca_bundle: std::sync::Arc<dyn Fn() -> Option<String> + Send + Sync>,
+    pub ca_bundle: Arc<dyn Fn() -> Option<String> + Send + Sync>,
+    /// The bundle as this leader last wrote it: one write for many imports.
+    pub ca_written: Arc<Mutex<Option<String>>>,
 }
 
 /// An action that the API server refused or did not answer.
@@ -128,15 +132,23 @@ impl Hands {
     ) -> Result<(), ActError> {
         let bundle = (self.ca_bundle)().ok_or(ActError::NoCertificate)?;
         let address = self.registry.grant(&Self::grant(image.uid, golden, disk));
-        let params = PatchParams::apply(managers::GOLDEN).force();
-        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.catalog);
-        let map = manifest::spool_ca(&self.catalog, &bundle);
-        maps.patch(manifest::SPOOL_CA, &params, &Patch::Apply(&map))
-            .await
-            .map_err(failed(format!("the ConfigMap {}", manifest::SPOOL_CA)))?;
+        // Written again for whoever tries again: a ConfigMap that somebody deleted or edited is a reason to.
+        if mark > (1, 0) || *self.ca_written() != Some(bundle.clone()) {
+            let params = PatchParams::apply(managers::GOLDEN).force();
+            let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.catalog);
+            let map = manifest::spool_ca(&self.catalog, &bundle);
+            maps.patch(manifest::SPOOL_CA, &params, &Patch::Apply(&map))
+                .await
+                .map_err(failed(format!("the ConfigMap {}", manifest::SPOOL_CA)))?;
+            *self.ca_written() = Some(bundle);
+        }
         let secret = self.write_secret(image, golden, &address.header_line()).await?;
         remember(memory, image.uid, golden, |golden| golden.headers_written(secret, mark));
         Ok(())
+    }
+
+    fn ca_written(&self) -> MutexGuard<'_, Option<String>> {
+        self.ca_written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn secrets(&self) -> Api<Secret> {

@@ -341,6 +341,7 @@ impl Leader {
             spool_url: self.spool_url.clone(),
             registry: registry.clone(),
             ca_bundle: Arc::new(move || resolver.served().map(|served| served.bundle().to_owned())),
+            ca_written: Arc::default(),
         };
         let term = Term::new(Arc::clone(&self.shared), hands, stop.clone());
         let settings = spool::server::Settings { hold: self.hold, ..spool::server::Settings::default() };

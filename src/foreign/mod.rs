@@ -32,8 +32,8 @@ pub use kubevirt::{
 pub use lenient::{Lenient, Nothing, TemplateMeta};
 pub use quantity::Quantity;
 pub use snapshot::{
-    SnapshotContentSpec, SnapshotReference, SnapshotSource, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
-    VolumeSnapshotSpec, VolumeSnapshotStatus,
+    SnapshotContentSpec, SnapshotReference, SnapshotSource, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, VolumeSnapshotSpec,
+    VolumeSnapshotStatus,
 };
 
 /// Declares a foreign kind: its struct, its `kube::Resource`, and a serialisation that carries `apiVersion` and `kind`.

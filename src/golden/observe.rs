@@ -157,11 +157,7 @@ fn newest_warning(cluster: &Cluster, golden: &str, claim_uid: &str) -> Option<To
     ];
     let all = cluster.warnings.all();
     let newest = all.iter().filter(|warning| names.contains(&warning.name)).max_by_key(|warning| warning.seen)?;
-    Some(Told {
-        about: format!("{} {}", newest.kind, newest.name),
-        reason: newest.reason.clone(),
-        message: newest.message.clone(),
-    })
+    Some(Told { about: format!("{} {}", newest.kind, newest.name), reason: newest.reason.clone(), message: newest.message.clone() })
 }
 
 /// Our mark, for this image and no other of its name: a re-created image may have another source. An object whose mark was

@@ -244,10 +244,7 @@ fn r7_a_volume_made_by_hand_beside_the_goldens_claim_is_nobodys() {
     // The one that controls the claim is marked again when its marks were taken off.
     observed.targets[0].golden.volume = Some(DataVolumeView { ours: false, ..volume("Succeeded") });
     let decision = run(&observed);
-    assert!(
-        matches!(&decision.after[..], [Action::Mark { volume_uid: Some(uid), .. }] if uid == "dv"),
-        "{decision:?}"
-    );
+    assert!(matches!(&decision.after[..], [Action::Mark { volume_uid: Some(uid), .. }] if uid == "dv"), "{decision:?}");
 }
 
 #[test]

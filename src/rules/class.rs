@@ -141,9 +141,8 @@ pub fn duplicate_class(resolved: &[Option<&str>]) -> Option<ClassTrouble> {
 /// `DefaultClassDrift` (issue 7): a target that named no class was frozen to one that is no longer the default. Nothing changes; the message says so.
 pub fn default_class_drift(frozen: &str, classes: &Classes) -> Option<String> {
     let now = default_class(classes, Shape::Storage)?;
-    (now.name != frozen).then(|| {
-        format!("the golden is in StorageClass {frozen}, which was the default when it was made; the default is now {}", now.name)
-    })
+    (now.name != frozen)
+        .then(|| format!("the golden is in StorageClass {frozen}, which was the default when it was made; the default is now {}", now.name))
 }
 
 #[cfg(test)]

@@ -109,7 +109,9 @@ fn of_the_worker(facts: ImportFacts<'_>) -> Trouble {
         "OOMKilled" if restarts > 1 => (Reason::ImportFailed, told("The importer ran out of memory", message)),
         "Error" if running.status != Some(true) => match facts.copies {
             Some(source) => (Reason::ImportFailed, told(&format!("The copy from the golden {source} fails"), message)),
-            None if !importer.connected => (Reason::ImporterNotConnected, told("The importer fails and has not reached the spool", message)),
+            None if !importer.connected => {
+                (Reason::ImporterNotConnected, told("The importer fails and has not reached the spool", message))
+            }
             None => (Reason::ImportFailed, told(&format!("The importer fails (restarted {restarts} times)"), message)),
         },
         _ => return None,
@@ -128,6 +130,11 @@ fn of_silence(facts: ImportFacts<'_>) -> Trouble {
     }
     if !facts.is_quiet {
         return None;
+    }
+    let works = facts.restarts > 0 || facts.running.status == Some(true);
+    if works && facts.copies.is_none() && !facts.importer.connected {
+        let words = facts.bound.message.split_once("] : ").map_or("", |(_, words)| words);
+        return Some((Reason::ImporterNotConnected, told("The importer runs and has not reached the spool", words)));
     }
     if let Some(Told { about, reason, message }) = facts.told {
         let kind = match reason.as_str() {
@@ -216,6 +223,7 @@ mod tests {
     #[case::mount("Pending", "", Some("FailedMount"), Some((Reason::VolumeNotMade, "Pod importer-prime-u (FailedMount): timed out")))]
     #[case::scheduling("Pending", "", Some("FailedScheduling"), Some((Reason::Unschedulable, "timed out")))]
     #[case::other("Pending", "", Some("BackOff"), Some((Reason::ImportStalled, "(BackOff): timed out")))]
+    #[case::event_first("Pending", "x and [prime-u] : pool is full", Some("ProvisioningFailed"), Some((Reason::VolumeNotMade, "timed out")))]
     fn r10_when_nothing_moves_the_last_words_count(
         #[case] bound: &str,
         #[case] message: &str,
@@ -229,6 +237,16 @@ mod tests {
         let trouble = import_trouble(ImportFacts { is_quiet: true, ..facts });
         assert_eq!(trouble.as_ref().map(|(reason, _)| *reason), expected.map(|(reason, _)| reason), "{trouble:?}");
         assert!(expected.is_none_or(|(_, words)| trouble.as_ref().is_some_and(|(_, text)| text.contains(words))), "{trouble:?}");
+    }
+
+    #[test]
+    fn r10_an_importer_that_runs_and_never_comes_is_told_when_nothing_moves() {
+        let (bound, running) = (condition("Pending", "x and [prime-u] : no route"), condition("Pod is running", ""));
+        let facts = ImportFacts { importer: NEVER, ..facts("ImportInProgress", &bound, &running) };
+        assert_eq!(import_trouble(facts), None);
+        let (reason, text) = import_trouble(ImportFacts { is_quiet: true, ..facts }).expect("trouble");
+        assert_eq!((reason, text.as_str()), (Reason::ImporterNotConnected, "The importer runs and has not reached the spool: no route."));
+        assert_eq!(import_trouble(ImportFacts { is_quiet: true, importer: OK, ..facts }), None);
     }
 
     #[test]

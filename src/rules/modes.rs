@@ -49,7 +49,13 @@ pub fn choose_modes(class: &str, mode: Option<VolumeMode>, access: &[String], se
 }
 
 /// A StorageProfile that would have a golden made otherwise today (issue 7 item 4): told, never followed. What the target states is no matter of the profile.
-pub fn profile_change(class: &str, frozen: &Modes, mode: Option<VolumeMode>, access: &[String], sets: &[ClaimProperties]) -> Option<String> {
+pub fn profile_change(
+    class: &str,
+    frozen: &Modes,
+    mode: Option<VolumeMode>,
+    access: &[String],
+    sets: &[ClaimProperties],
+) -> Option<String> {
     let today = choose_modes(class, mode, access, sets).ok()?;
     let show = |modes: &Modes| format!("{} with {}", modes.volume_mode, modes.access_modes.join(" and "));
     (today != *frozen).then(|| {

@@ -9,10 +9,7 @@ use crate::{
     artifact::{Format, Probe},
     cli::Exit,
     model::{DiskSize, Identity, Image, Schematic, SchematicId, Source},
-    rules::{
-        Reason, duplicate_message, moving_source_warnings,
-        size::golden_size,
-    },
+    rules::{Reason, duplicate_message, moving_source_warnings, size::golden_size},
     source::local_schematic_id,
 };
 

@@ -1,0 +1,54 @@
+//! One image in every class that needs it: several targets, sizes, quotas, and trouble that is told and heals.
+//!
+//! PVs and PVCs are bound, garbage is collected and quotas are counted by a real kube-controller-manager; CDI is the stand-in,
+//! scripted to the rows of `cdi-observed.md`. What needs real storage is in `storage/real.rs` and says what.
+
+#[path = "cdi/mod.rs"]
+mod cdi;
+#[path = "storage/copies.rs"]
+mod copies;
+#[path = "harness/mod.rs"]
+mod harness;
+#[path = "storage/real.rs"]
+mod real;
+#[path = "storage/refusals.rs"]
+mod refusals;
+#[path = "storage/scene.rs"]
+mod scene;
+#[path = "stage/mod.rs"]
+mod stage;
+#[path = "storage/targets.rs"]
+mod targets;
+#[path = "storage/trouble.rs"]
+mod trouble;
+#[path = "upstream/mod.rs"]
+mod upstream;
+
+use harness::Needs;
+use scene::Scene;
+
+static CLUSTER: harness::Shared =
+    harness::Shared::new(|| harness::Options::default().controller_manager().foreign_crds(harness::Flavor::Trimmed));
+
+/// One story on one stage, because the contract fixes the namespaces' names; each chapter has images of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_in_every_class() {
+    let Some(cluster) = CLUSTER.on(Needs::Scripted).await else { return };
+    let scene = Scene::set(cluster).await;
+    let daemon = scene.stage.daemon("a");
+    daemon.ready().await;
+
+    targets::one_fetch_serves_several_classes(&scene).await;
+    targets::a_target_is_added_later_and_none_is_removed(&scene).await;
+    targets::two_targets_of_one_class_are_one_golden(&scene).await;
+    targets::sizes_and_modes_are_settled_once(&scene).await;
+    targets::a_moved_default_is_told_and_changes_nothing(&scene).await;
+    refusals::a_policy_that_refuses_is_told_until_it_allows(&scene).await;
+    refusals::a_quota_is_named_and_waited_for(&scene).await;
+    refusals::a_foreign_secret_is_left_alone(&scene).await;
+    refusals::a_deleted_images_secret_goes_with_it(&scene).await;
+    trouble::every_trouble_is_told_and_heals_by_itself(&scene).await;
+    let daemon = trouble::attempts_are_kept_spent_and_begun_anew(&scene, daemon).await;
+    trouble::a_pod_that_holds_a_golden_is_named(&scene).await;
+    copies::a_late_target_is_copied_without_upstream(&scene, daemon).await;
+}

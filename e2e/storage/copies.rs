@@ -1,0 +1,45 @@
+//! A target that is added when nobody has the artifact any more.
+
+use serde_json::json;
+
+use super::{
+    cdi::What,
+    harness::{self, Daemon},
+    scene::Scene,
+    stage::{CATALOG, images},
+};
+
+/// The spool is empty (a new daemon on a new volume) and upstream has lost the file: CDI copies a golden of the image.
+pub async fn a_late_target_is_copied_without_upstream(scene: &Scene<'_>, daemon: Daemon) {
+    let raw = scene.disk("late", 40);
+    scene.image("late", json!([{}])).await;
+    scene.stage.until("late", "Ready", "True").await;
+    let digest = scene.stage.images().get("late").await.expect("image").status.expect("status").disk.expect("disk").digest;
+    daemon.terminate(std::time::Duration::from_secs(40)).await.expect("it ends when asked to");
+    drop(daemon);
+    std::fs::remove_file(scene.nginx.files().join("late")).expect("upstream loses it");
+    let daemon = scene.stage.daemon("empty");
+    daemon.ready().await;
+
+    scene.retarget("late", json!([{}, { "storageClassName": "other" }, { "storageClassName": "files" }])).await.expect("added");
+    for (golden, index) in [("vm-default-images-late-other", 1), ("vm-default-images-late-files", 2)] {
+        harness::until(scene.claims().await, golden, "the copy's claim", |_| true).await;
+        scene.stage.until("late", "Ready", "True").await;
+        let strategies: Vec<_> = scene
+            .stage
+            .cdi
+            .journal_of(CATALOG, golden)
+            .into_iter()
+            .filter_map(|what| if let What::Cloned { strategy, source } = what { Some((strategy, source.name)) } else { None })
+            .collect();
+        assert_eq!(strategies, [("copy".to_owned(), "vm-default-images-late".to_owned())]);
+        assert!(scene.stage.cdi.requests_of(CATALOG, golden).is_empty(), "nothing came from the spool");
+        let target = scene.target("late", index).await;
+        assert!(target.claim_uid.is_some() && target.attempts == 1, "{target:?}");
+        let claim = scene.claims().await.get(golden).await.expect("claim");
+        let marked = claim.metadata.annotations.expect("annotations");
+        assert_eq!(marked.get("kubernetes-worker-image.cozystack.io/disk-digest"), Some(&digest));
+    }
+    images::same_content(&scene.stage.disk("vm-default-images-late-other").await, "raw", &raw, "raw");
+    assert_eq!(scene.fetches("late"), 1, "upstream was not asked again");
+}

@@ -1,0 +1,125 @@
+//! What the API server does not take: told as the target's trouble, asked again, and begun by itself when it is allowed.
+
+use k8s_openapi::{ByteString, api::core::v1::Secret};
+use kube::{
+    ResourceExt as _,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::json;
+
+use super::{cdi, harness, scene::Scene, stage::CATALOG};
+
+const POLICY: &str = r#"
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: no-such-volume}
+spec:
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [cdi.kubevirt.io], apiVersions: [v1beta1], operations: [CREATE], resources: [datavolumes]}
+  validations:
+    - expression: "!object.metadata.name.contains('refused')"
+      messageExpression: "'the storage team must be asked first about ' + object.spec.source.http.url"
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: no-such-volume}
+spec: {policyName: no-such-volume, validationActions: [Deny]}
+"#;
+
+pub async fn a_policy_that_refuses_is_told_until_it_allows(scene: &Scene<'_>) {
+    scene.stage.cluster.apply(POLICY).await;
+    // A policy is in force a moment after it is there.
+    let volumes = scene.volumes().await;
+    let probe: kube::api::DynamicObject = serde_json::from_value(json!({
+        "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": { "name": "refused-probe", "namespace": CATALOG },
+        "spec": { "source": { "http": { "url": "https://probe.example/" } }, "storage": { "resources": { "requests": { "storage": "1Gi" } } } },
+    }))
+    .expect("probe");
+    harness::eventually("the policy is in force", async || {
+        match volumes.create(&PostParams { dry_run: true, ..PostParams::default() }, &probe).await {
+            Err(kube::Error::Api(status)) if status.message.contains("storage team") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+
+    scene.disk("refused", 10);
+    scene.image("refused", json!([{}, { "storageClassName": "local" }])).await;
+    let ready = scene.until_reason("refused", "CreateRefused").await;
+    assert!(ready.message.contains("the storage team must be asked first"), "{}", ready.message);
+    assert!(ready.message.contains("/v1/disks/…") && !ready.message.contains("Bearer"), "the path is not shown: {}", ready.message);
+    // It ends at its deadline, as an import does that CDI makes nothing of, and begins again.
+    let failed = harness::until(scene.stage.images(), "refused", "an attempt has ended", |image: &golden_catalog::api::GoldenImage| {
+        image.status.as_ref().is_some_and(|status| status.targets.iter().all(|target| target.last_failure.is_some()))
+    })
+    .await;
+    let target = &failed.status.expect("status").targets[0];
+    assert_eq!(target.last_failure.as_ref().map(|failure| failure.reason.as_str()), Some("CreateRefused"));
+    for kind in ["ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy"] {
+        let api = scene.stage.cluster.api(&scene.stage.cluster.admin(), "admissionregistration.k8s.io/v1", kind, "").await;
+        api.delete("no-such-volume", &DeleteParams::default()).await.expect("deleted");
+    }
+    scene.stage.until("refused", "Ready", "True").await;
+    assert_eq!(scene.fetches("refused"), 1);
+}
+
+pub async fn a_quota_is_named_and_waited_for(scene: &Scene<'_>) {
+    let quota = format!(
+        "{{apiVersion: v1, kind: ResourceQuota, metadata: {{name: tight, namespace: {CATALOG}}}, spec: {{hard: {{persistentvolumeclaims: \"1\"}}}}}}"
+    );
+    scene.stage.cluster.apply(&quota).await;
+    let quotas = scene.catalog("v1", "ResourceQuota").await;
+    harness::until(quotas.clone(), "tight", "its use is counted", |quota: &kube::api::DynamicObject| {
+        quota.data.pointer("/status/used/persistentvolumeclaims").is_some()
+    })
+    .await;
+    scene.disk("crowded", 11);
+    scene.image("crowded", json!([{}])).await;
+    let ready = scene.until_reason("crowded", "QuotaExceeded").await;
+    assert!(ready.message.contains("ResourceQuota tight allows 1 of `persistentvolumeclaims`"), "{}", ready.message);
+    assert_eq!(scene.target("crowded", 0).await.attempts, 0, "what is seen before costs no attempt");
+    assert!(scene.volumes().await.get_opt("vm-default-images-crowded").await.expect("asked").is_none());
+    quotas.delete("tight", &DeleteParams::default()).await.expect("deleted");
+    scene.stage.until("crowded", "Ready", "True").await;
+}
+
+pub async fn a_foreign_secret_is_left_alone(scene: &Scene<'_>) {
+    let name = "vm-default-images-foreign";
+    let theirs: Secret = serde_json::from_value(json!({
+        "metadata": { "name": name, "namespace": CATALOG, "labels": { "app.kubernetes.io/managed-by": "someone" } },
+        "stringData": { "password": "theirs" },
+    }))
+    .expect("secret");
+    let before = scene.secrets().create(&PostParams::default(), &theirs).await.expect("created");
+    scene.disk("foreign", 12);
+    scene.image("foreign", json!([{}])).await;
+    let ready = scene.until_reason("foreign", "NameConflict").await;
+    assert!(ready.message.contains("A Secret vm-default-images-foreign exists"), "{}", ready.message);
+    let found = scene.secrets().get(name).await.expect("it is there");
+    assert_eq!((found.resource_version(), found.data), (before.resource_version(), before.data));
+    assert!(scene.volumes().await.get_opt(name).await.expect("asked").is_none(), "no importer would have its token");
+
+    scene.secrets().delete(name, &DeleteParams::default()).await.expect("deleted");
+    scene.stage.until("foreign", "Ready", "True").await;
+    assert!(scene.secrets().get_opt(name).await.expect("asked").is_none(), "our own is gone with the import");
+    // Made by somebody when the golden is there: none of our business, now or when the image goes.
+    scene.secrets().create(&PostParams::default(), &theirs).await.expect("created");
+    scene.delete_image("foreign").await;
+    let data = scene.secrets().get(name).await.expect("it stays").data.expect("data");
+    assert_eq!(data.get("password"), Some(&ByteString(b"theirs".to_vec())));
+}
+
+pub async fn a_deleted_images_secret_goes_with_it(scene: &Scene<'_>) {
+    let golden = "vm-default-images-left";
+    scene.stage.cdi.script(golden, cdi::Behaviour::NeverConnect);
+    scene.disk("left", 13);
+    scene.image("left", json!([{}])).await;
+    harness::until(scene.secrets(), golden, "the importer's Secret", |_| true).await;
+    harness::until(scene.volumes().await, golden, "the DataVolume", |_| true).await;
+    scene.delete_image("left").await;
+    harness::until_gone(scene.secrets(), golden).await;
+    assert!(scene.volumes().await.get_opt(golden).await.expect("asked").is_some(), "a golden outlives its image, made or not");
+    scene.stage.cdi.unscript(golden);
+    scene.volumes().await.delete(golden, &DeleteParams::default()).await.expect("deleted");
+}

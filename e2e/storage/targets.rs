@@ -1,0 +1,115 @@
+//! Classes, sizes and modes of an image's goldens.
+
+use kube::{
+    ResourceExt as _,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use super::{
+    harness,
+    scene::Scene,
+    stage::{CATALOG, images},
+};
+
+pub async fn one_fetch_serves_several_classes(scene: &Scene<'_>) {
+    let raw = scene.disk("several", 1);
+    scene.image("several", json!([{}, { "storageClassName": "other" }])).await;
+    scene.stage.until("several", "Ready", "True").await;
+    assert_eq!(scene.fetches("several"), 1);
+    for (index, golden, class) in [(0, "vm-default-images-several", "replicated"), (1, "vm-default-images-several-other", "other")] {
+        images::same_content(&scene.stage.disk(golden).await, "raw", &raw, "raw");
+        let target = scene.target("several", index).await;
+        assert_eq!((target.golden.as_deref(), target.storage_class_name.as_deref()), (Some(golden), Some(class)));
+        assert!(target.claim_uid.is_some() && target.attempts == 1 && target.last_failure.is_none(), "{target:?}");
+        assert_eq!(scene.target_condition("several", index, "Ready").await, Some(("True".into(), "Ready".into())));
+        assert!(scene.secrets().get_opt(golden).await.expect("asked").is_none(), "the token is gone with the import");
+    }
+    // What a class cannot do stands on the golden, with the remedy, before anybody clones it.
+    let image = scene.stage.images().get("several").await.expect("image");
+    let told = harness::condition(&image, "CloneLimited").expect("told");
+    assert!(told.message.contains("allowVolumeExpansion") && told.message.contains("other.example"), "{}", told.message);
+    assert!(scene.target_condition("several", 0, "CloneLimited").await.is_none());
+    assert!(scene.target_condition("several", 1, "CloneLimited").await.is_some());
+}
+
+pub async fn a_target_is_added_later_and_none_is_removed(scene: &Scene<'_>) {
+    let raw = scene.disk("added", 2);
+    scene.image("added", json!([{}])).await;
+    scene.stage.until("added", "Ready", "True").await;
+    scene.retarget("added", json!([{}, { "storageClassName": "local" }])).await.expect("a target may be added");
+    let claims = scene.claims().await;
+    harness::until(claims, "vm-default-images-added-local", "the further golden's claim", |_| true).await;
+    scene.stage.until("added", "Ready", "True").await;
+    images::same_content(&scene.stage.disk("vm-default-images-added-local").await, "raw", &raw, "raw");
+    assert_eq!(scene.fetches("added"), 1, "from the spool");
+    let told = harness::condition(&scene.stage.images().get("added").await.expect("image"), "CloneLimited").expect("told");
+    assert!(told.message.contains("tied to nodes"), "{}", told.message);
+
+    let refused = scene.retarget("added", json!([{}])).await.expect_err("a golden's target stays");
+    assert!(refused.to_string().contains("cannot be edited or removed (R4)"), "{refused}");
+    let refused = scene.retarget("added", json!([{ "size": "1Gi" }, { "storageClassName": "local" }])).await.expect_err("frozen");
+    assert!(refused.to_string().contains("(R4)"), "{refused}");
+
+    // An image that names no target may be given a further one; the first is still the cluster's default, as it was.
+    scene.disk("bare", 3);
+    scene.create("bare", json!(null)).await.expect("created");
+    scene.stage.until("bare", "Ready", "True").await;
+    scene.retarget("bare", json!([{ "size": "1Gi" }])).await.expect_err("the default target was made with the image's own size");
+    scene.retarget("bare", json!([{}, { "storageClassName": "local" }])).await.expect("added");
+}
+
+pub async fn two_targets_of_one_class_are_one_golden(scene: &Scene<'_>) {
+    scene.disk("twice", 4);
+    scene.image("twice", json!([{}, { "storageClassName": "replicated" }])).await;
+    scene.stage.until("twice", "Available", "True").await;
+    assert_eq!(scene.target_condition("twice", 1, "Ready").await, Some(("False".into(), "DuplicateClass".into())));
+    let image = scene.stage.images().get("twice").await.expect("image");
+    assert_eq!(harness::condition(&image, "Ready").map(|ready| ready.reason).as_deref(), Some("DuplicateClass"));
+    let volumes = scene.volumes().await.list(&Default::default()).await.expect("list");
+    let made: Vec<_> = volumes.items.iter().map(|volume| volume.name_any()).filter(|name| name.contains("twice")).collect();
+    assert_eq!(made, ["vm-default-images-twice"]);
+}
+
+pub async fn sizes_and_modes_are_settled_once(scene: &Scene<'_>) {
+    // Quantities are numbers: what is none, or none above zero, is refused by the API server.
+    scene.disk("sized", 5);
+    for bad in ["-1Gi", "0", "0Gi", "1e3Gi", "much"] {
+        scene.create("sized", json!({ "targets": [{ "size": bad }] })).await.expect_err(bad);
+    }
+    // A disk of 48 MiB: CDI adds the file system's share to its size, and what it asked storage for goes on record.
+    scene.image("sized", json!([{ "storageClassName": "files" }, { "storageClassName": "other", "size": "64Mi" }])).await;
+    scene.stage.until("sized", "Ready", "True").await;
+    let (files, other) = (scene.target("sized", 0).await, scene.target("sized", 1).await);
+    assert_eq!((files.volume_mode.as_deref(), files.access_modes), (Some("Filesystem"), vec!["ReadWriteOnce".to_owned()]));
+    let bytes = |size: Option<String>| size.and_then(|size| size.parse::<golden_catalog::model::DiskSize>().ok()).expect("size").bytes();
+    assert_eq!(bytes(files.size), ((48_u64 << 20) as f64 * 1.06).ceil() as u64);
+    assert_eq!((bytes(other.size), other.volume_mode.as_deref()), (64 << 20, Some("Block")));
+
+    // A size that cannot hold the disk is told with the one that does, and nothing is made.
+    scene.disk("small", 6);
+    scene.image("small", json!([{ "storageClassName": "files", "size": "40M" }])).await;
+    let ready = scene.until_reason("small", "SizeTooSmall").await;
+    assert!(ready.message.contains("48Mi") && ready.message.contains("38.14Mi"), "{}", ready.message);
+    assert!(scene.volumes().await.get_opt("vm-default-images-small").await.expect("asked").is_none());
+}
+
+pub async fn a_moved_default_is_told_and_changes_nothing(scene: &Scene<'_>) {
+    let before = scene.claims().await.get("vm-default-images-several").await.expect("claim").uid();
+    let classes = scene.stage.cluster.api(&scene.stage.cluster.admin(), "storage.k8s.io/v1", "StorageClass", "").await;
+    let mark =
+        |value: serde_json::Value| json!({ "metadata": { "annotations": { "storageclass.kubevirt.io/is-default-virt-class": value } } });
+    classes.patch("local", &PatchParams::default(), &Patch::Merge(&mark(json!("true")))).await.expect("marked");
+    let told = scene.stage.until("several", "DefaultClassDrift", "True").await;
+    assert!(told.message.contains("StorageClass replicated") && told.message.contains("now local"), "{}", told.message);
+    scene.stage.until("several", "Ready", "True").await;
+    assert_eq!(scene.target("several", 0).await.storage_class_name.as_deref(), Some("replicated"));
+    assert_eq!(scene.claims().await.get("vm-default-images-several").await.expect("claim").uid(), before);
+    classes.patch("local", &PatchParams::default(), &Patch::Merge(&mark(json!(null)))).await.expect("unmarked");
+    harness::until(scene.stage.images(), "several", "the drift is over", |image: &golden_catalog::api::GoldenImage| {
+        harness::condition(image, "DefaultClassDrift").is_none()
+    })
+    .await;
+    let volumes = scene.stage.cluster.api(&scene.stage.cluster.admin(), "cdi.kubevirt.io/v1beta1", "DataVolume", CATALOG).await;
+    assert!(volumes.get_opt("vm-default-images-several-local").await.expect("asked").is_none());
+}

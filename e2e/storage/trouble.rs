@@ -1,0 +1,126 @@
+//! R10: what CDI and storage do to an import, told with its reason, and healed without a hand.
+
+use golden_catalog::api::GoldenImage;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::json;
+
+use super::{
+    cdi::Behaviour,
+    harness::{self, Daemon},
+    scene::Scene,
+    stage::CATALOG,
+};
+
+/// Each way an import goes wrong (`cdi-observed.md`, `cdi.md` §1), the reason it is told with, and a word of the message.
+fn troubles() -> Vec<(&'static str, Behaviour, &'static str, &'static str)> {
+    let text = |text: &str| text.to_owned();
+    vec![
+        ("scratch", Behaviour::NoScratch { message: text("no room left in the pool") }, "ScratchUnavailable", "StorageClass replicated"),
+        ("volume", Behaviour::NoVolume { message: text("pool is full") }, "VolumeNotMade", "pool is full"),
+        ("nowhere", Behaviour::Unschedulable, "Unschedulable", "cannot be scheduled"),
+        ("pull", Behaviour::ImagePull { message: text("registry is away") }, "ImportFailed", "registry is away"),
+        ("pod", Behaviour::ErrStartingPod { message: text("violates PodSecurity") }, "ImportFailed", "violates PodSecurity"),
+        ("claims", Behaviour::ClaimQuota { message: text("exceeded quota: small") }, "QuotaExceeded", "exceeded quota: small"),
+        ("pods", Behaviour::PodQuota { message: text("exceeded quota: pods") }, "QuotaExceeded", "exceeded quota: pods"),
+        ("silent", Behaviour::NeverConnect, "ImporterNotConnected", "has not reached the spool"),
+        ("unreached", Behaviour::Refused, "ImporterNotConnected", "has not reached the spool"),
+        ("token", Behaviour::WrongToken, "ImporterUnauthorized", "wrong token"),
+        ("authority", Behaviour::BadCa, "ImporterTLSFailed", "certificate"),
+    ]
+}
+
+pub async fn every_trouble_is_told_and_heals_by_itself(scene: &Scene<'_>) {
+    for (at, (name, behaviour, ..)) in troubles().into_iter().enumerate() {
+        scene.disk(name, 100 + at as u64);
+        scene.stage.cdi.script(&format!("vm-default-images-{name}"), behaviour);
+        scene.image(name, json!([{}])).await;
+    }
+    for (name, _, reason, word) in troubles() {
+        let ready = scene.until_reason(name, reason).await;
+        assert!(ready.message.contains(word), "{name}: {}", ready.message);
+        assert!(ready.message.len() > word.len() + 20, "{name} has no remedy: {}", ready.message);
+        scene.stage.cdi.unscript(&format!("vm-default-images-{name}"));
+    }
+    for (name, ..) in troubles() {
+        scene.stage.until(name, "Ready", "True").await;
+        let status = scene.stage.images().get(name).await.expect("image").status.expect("status");
+        assert!(status.targets[0].last_failure.is_none(), "a healed target has no failure: {status:?}");
+        assert_eq!(scene.fetches(name), 1, "{name}");
+    }
+    nothing_shows_the_spools_paths(scene).await;
+}
+
+/// CDI quotes the URL it imports from; its path is as good as a key.
+async fn nothing_shows_the_spools_paths(scene: &Scene<'_>) {
+    let leaks = |text: &str| {
+        text.match_indices("/v1/disks/").any(|(at, mark)| text[at + mark.len()..].starts_with(|c: char| c.is_ascii_hexdigit()))
+    };
+    let images = scene.stage.images().list(&Default::default()).await.expect("images");
+    let statuses = serde_json::to_string(&images.items.iter().map(|image| &image.status).collect::<Vec<_>>()).expect("JSON");
+    assert!(!leaks(&statuses));
+    let events: Api<k8s_openapi::api::events::v1::Event> = Api::namespaced(scene.stage.cluster.admin(), "default");
+    let events = events.list(&Default::default()).await.expect("events");
+    assert!(!events.items.is_empty() && !leaks(&serde_json::to_string(&events.items).expect("JSON")));
+}
+
+pub async fn attempts_are_kept_spent_and_begun_anew(scene: &Scene<'_>, daemon: Daemon) -> Daemon {
+    let golden = "vm-default-images-stuck";
+    scene.stage.cdi.script(golden, Behaviour::StuckAt(30.0));
+    scene.disk("stuck", 30);
+    scene.image("stuck", json!([{}])).await;
+    let at_work = |attempts: i32| {
+        move |image: &GoldenImage| {
+            image.status.as_ref().and_then(|status| status.targets.first()).is_some_and(|target| {
+                target.attempts == attempts && target.started_time.is_some() && target.progress_percent.is_some_and(|percent| percent > 0)
+            })
+        }
+    };
+    harness::until(scene.stage.images(), "stuck", "the first attempt stands still", at_work(1)).await;
+    daemon.kill();
+    drop(daemon);
+    let daemon = scene.stage.daemon("a");
+    daemon.ready().await;
+    assert_eq!(scene.target("stuck", 0).await.attempts, 1, "a restart is no attempt");
+    let stalled = scene.stage.until("stuck", "Stalled", "True").await;
+    assert!(stalled.message.contains("2 attempts are spent") && stalled.message.contains("/retry: <new value>"), "{}", stalled.message);
+    let target = scene.target("stuck", 0).await;
+    assert_eq!((target.attempts, target.started_time), (2, None));
+    scene.stage.cdi.unscript(golden);
+    scene.retry("stuck", "1").await;
+    scene.stage.until("stuck", "Ready", "True").await;
+    let image = scene.stage.images().get("stuck").await.expect("image");
+    assert!(harness::condition(&image, "Stalled").is_none());
+    assert_eq!(scene.fetches("stuck"), 1);
+    daemon
+}
+
+/// R26: nothing runs the pod here; that it is there, and not over, is what CDI looks at.
+pub async fn a_pod_that_holds_a_golden_is_named(scene: &Scene<'_>) {
+    let golden = "vm-default-images-several";
+    let pod = |name: &str, read_only: bool| -> Pod {
+        serde_json::from_value(json!({
+            "metadata": { "name": name, "namespace": CATALOG },
+            "spec": {
+                "containers": [{ "name": "c", "image": "none.example/none", "volumeDevices": [{ "name": "disk", "devicePath": "/dev/disk" }] }],
+                "volumes": [{ "name": "disk", "persistentVolumeClaim": { "claimName": golden, "readOnly": read_only } }],
+            },
+        }))
+        .expect("pod")
+    };
+    let pods: Api<Pod> = Api::namespaced(scene.stage.cluster.admin(), CATALOG);
+    pods.create(&PostParams::default(), &pod("reader", true)).await.expect("created");
+    pods.create(&PostParams::default(), &pod("writer", false)).await.expect("created");
+    let told = scene.stage.until("several", "InUseByPod", "True").await;
+    assert!(told.message.contains("cozy-public/writer") && !told.message.contains("reader"), "{}", told.message);
+    scene.stage.until("several", "Ready", "True").await;
+    pods.delete("writer", &DeleteParams::default().grace_period(0)).await.expect("deleted");
+    harness::until(scene.stage.images(), "several", "nobody holds it", |image: &GoldenImage| {
+        harness::condition(image, "InUseByPod").is_none()
+    })
+    .await;
+    pods.delete("reader", &DeleteParams::default().grace_period(0)).await.expect("deleted");
+}
