@@ -8,7 +8,7 @@ use super::{
     target::TargetState,
 };
 use crate::{
-    api::{DiskStatus, LastFailure, TargetStatus},
+    api::{ConditionType, DiskStatus, LastFailure, TargetStatus, find_condition},
     model::{ClassName, Digest, DiskSize, GoldenName, Target, VolumeMode},
     rules::{
         ImportFacts, Reason,
@@ -35,14 +35,6 @@ fn spooled_disk(draft: &Draft<'_>) -> Option<(Digest, DiskSize)> {
         Some(frozen) if frozen != spooled.disk_digest => None,
         _ => Some((spooled.disk_digest, spooled.virtual_size)),
     }
-}
-
-/// Where the golden's bytes come from.
-enum Source<'a> {
-    /// The spool.
-    Spool,
-    /// The image's golden in another class, whose claim this is: the artifact has left the spool, and upstream is not asked again.
-    Golden(GoldenName, &'a ClaimView),
 }
 
 /// A golden of this image that can be copied: recorded, verified, standing.
@@ -74,10 +66,10 @@ pub(super) fn start(
     let modes = choose_modes(class.name.as_str(), stated_mode, stated_access, &class.properties);
     let mode = modes.as_ref().map_or(VolumeMode::Block, |modes| modes.volume_mode);
     let volume = Volume::new(class.name.as_str(), mode, &class.overheads, class.minimum);
-    let Some((disk, artifact, size, source)) = bytes(draft, target, golden, class, volume) else {
+    let Some(Bytes { disk, artifact, size, copies }) = bytes(draft, target, golden, class, volume) else {
         return TargetState::working(Reason::Fetching, "Waiting for the verified disk.").with_disk();
     };
-    let needs_disk = matches!(source, Source::Spool);
+    let needs_disk = copies.is_none();
     let with_disk = |state: TargetState| TargetState { needs_disk, ..state };
     let (Some(identity), false) = (draft.identity.clone(), draft.image.suspend) else {
         return TargetState::working(Reason::Suspended, "The image is suspended.");
@@ -97,7 +89,7 @@ pub(super) fn start(
     }
     // Seen before it is begun, it costs no attempt and no turn; CDI would end in the same quota half-way.
     if status.started_time.is_none() {
-        let scratch_class = matches!(source, Source::Spool).then_some(class.scratch_class.as_str());
+        let scratch_class = copies.is_none().then_some(class.scratch_class.as_str());
         let need = Need { class: class.name.as_str(), scratch_class, claim: volume.requested(size, Shape::Storage) };
         if let Some(shortage) = shortage(need, &view.quotas) {
             return with_disk(TargetState::trouble(Reason::QuotaExceeded, shortage));
@@ -121,16 +113,12 @@ pub(super) fn start(
     status.size = Some(size.to_string());
     status.volume_mode = Some(volume_mode.to_string());
     status.access_modes.clone_from(&access_modes);
-    let copies = match source {
-        Source::Spool => {
+    let state = match &copies {
+        None => {
             serve(draft, golden, view, disk, true);
             draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark: (status.attempts, 0) });
-            None
+            TargetState::working(Reason::Importing, "The import begins.")
         }
-        Source::Golden(name, _) => Some(name),
-    };
-    let state = match &copies {
-        None => TargetState::working(Reason::Importing, "The import begins."),
         Some(source) => TargetState::working(Reason::Copying, format!("The copy from the golden {source} begins.")),
     };
     draft.after.push(Action::CreateVolume(Box::new(ImportOrder {
@@ -156,29 +144,36 @@ pub(super) fn start(
     with_disk(TargetState::trouble(reason, message))
 }
 
-type Bytes<'a> = (Digest, Option<Digest>, Result<DiskSize, SizeTooSmall>, Source<'a>);
+/// What a golden is made from.
+struct Bytes {
+    disk: Digest,
+    artifact: Option<Digest>,
+    /// The size to ask for.
+    size: Result<DiskSize, SizeTooSmall>,
+    /// The golden to copy; else the spool has the disk.
+    copies: Option<GoldenName>,
+}
 
-/// The disk, the artifact it came from, the size to ask for, and where the bytes are; `None` where they must be fetched.
+/// What the golden is made from; `None` where the disk must be fetched.
 ///
 /// A target added after the artifact has left the spool is copied from a golden of the same image in another class: the same
 /// bytes, without upstream, which may not even serve them any more. Where a stated size is too small for such a copy (the
 /// other golden may be larger than the disk), the disk is fetched again.
-fn bytes<'a>(draft: &Draft<'a>, target: &Target, golden: &GoldenName, class: &ClassFound, volume: Volume) -> Option<Bytes<'a>> {
+fn bytes(draft: &Draft<'_>, target: &Target, golden: &GoldenName, class: &ClassFound, volume: Volume) -> Option<Bytes> {
     if let Some((disk, virtual_size)) = spooled_disk(draft) {
         let artifact = draft.observed.spooled.as_ref().map(|spooled| spooled.artifact_digest);
-        return Some((disk, artifact, golden_size(virtual_size, target.size, class.minimum), Source::Spool));
+        return Some(Bytes { disk, artifact, size: golden_size(virtual_size, target.size, class.minimum), copies: None });
     }
     let known = draft.status.disk.as_ref()?;
     let (disk, virtual_size) = (known.digest.parse().ok()?, known.virtual_size.parse().ok()?);
     let (name, claim) = sibling(draft, golden)?;
     let source = (claim.volume_mode.as_deref().and_then(VolumeMode::parse).unwrap_or(VolumeMode::Filesystem), claim.request?);
-    let wanted = match golden_size(virtual_size, target.size, class.minimum) {
-        Ok(wanted) => wanted,
-        Err(error) => return Some((disk, None, Err(error), Source::Golden(name, claim))),
+    let size = match golden_size(virtual_size, target.size, class.minimum) {
+        Ok(wanted) => Ok(copy_size(wanted, target.size.is_some(), volume, source)?),
+        Err(error) => Err(error),
     };
-    let size = copy_size(wanted, target.size.is_some(), volume, source)?;
     let artifact = draft.status.artifact.as_ref().and_then(|artifact| artifact.digest.parse().ok());
-    Some((disk, artifact, Ok(size), Source::Golden(name, claim)))
+    Some(Bytes { disk, artifact, size, copies: Some(name) })
 }
 
 fn sentence(error: &impl ToString) -> String {
@@ -273,7 +268,8 @@ pub(super) fn running(
         }
     }
     let step = volume.percent.map(|percent| i32::from(percent.min(100)) / 10 * 10);
-    if let Some(step) = step.filter(|step| status.progress_percent.unwrap_or(-1) < *step) {
+    let further = step.filter(|step| status.progress_percent.unwrap_or(-1) < *step);
+    if let Some(step) = further {
         status.progress_percent = Some(step);
         status.progress_time = Some(draft.now());
     }
@@ -298,7 +294,8 @@ pub(super) fn running(
         is_quiet: draft.now >= quiet,
     };
     let known = if is_copy { source_in_use(draft, volume) } else { view.golden.trouble.clone() };
-    let trouble = known.or_else(|| import_trouble(facts)).or_else(|| view.golden.refused.clone());
+    let before = || if further.is_none() { told_before(status, volume, view) } else { None };
+    let trouble = known.or_else(|| import_trouble(facts)).or_else(|| view.golden.refused.clone()).or_else(before);
     let deadline = after(moved, draft.settings.import_deadline);
     if draft.now >= deadline || volume.phase == "Failed" {
         return with_disk(give_up(draft, golden, volume, trouble, status));
@@ -313,6 +310,16 @@ pub(super) fn running(
         None => TargetState::working(Reason::Importing, format!("CDI: {phase}{percent}.")).with_disk(),
         Some(source) => TargetState::working(Reason::Copying, format!("CDI copies the golden {source}: {phase}{percent}.")),
     }
+}
+
+/// A crash-looping importer says why it failed only until its next start (`reference/cdi.md`, trap 1): what was told stays until
+/// the import gets further.
+fn told_before(status: &TargetStatus, volume: &DataVolumeView, view: &ObservedTarget) -> Option<(Reason, String)> {
+    let ready = find_condition(&status.conditions, ConditionType::Ready).filter(|_| volume.restarts > 0)?;
+    let reason: Reason = ready.reason.parse().ok()?;
+    let never_came = matches!(reason, Reason::ImporterNotConnected | Reason::ImporterTLSFailed) && !view.golden.importer.connected;
+    let stays = never_came || reason == Reason::ImportFailed;
+    stays.then(|| (reason, ready.message.trim_end_matches(reason.remedy()).trim_end().to_owned()))
 }
 
 /// R26 for our own copy: CDI waits, and says nothing on the DataVolume, while a pod can write to the source.

@@ -213,6 +213,28 @@ fn r10_silence_is_told_with_the_last_warning() {
 }
 
 #[test]
+fn a_crash_loop_is_one_trouble_and_not_two_states_that_alternate() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    observed.targets[0].golden.importer.connected = true;
+    let failing = CdiCondition { status: Some(false), reason: "Error".into(), message: "boom".into() };
+    observed.targets[0].golden.volume = Some(DataVolumeView { restarts: 1, running: failing, ..volume("ImportInProgress") });
+    let told = run(&observed);
+    assert_eq!(reason(&told), "ImportFailed");
+    observed.status = told.status;
+    let running = CdiCondition { status: Some(true), reason: "Pod is running".into(), message: String::new() };
+    let again = DataVolumeView { restarts: 1, running, percent: Some(4), ..volume("ImportInProgress") };
+    observed.targets[0].golden.volume = Some(again.clone());
+    let still = run(&observed);
+    assert_eq!((ready(&still), still.notes.len()), (ready(&run(&observed)), 0), "{still:?}");
+    assert!(ready(&still).2.contains("boom"));
+    // Further than ever: it goes its way.
+    observed.targets[0].golden.volume = Some(DataVolumeView { percent: Some(30), ..again });
+    assert_eq!(reason(&run(&observed)), "Importing");
+}
+
+#[test]
 fn r7_r8_a_claim_without_its_volume() {
     let mut observed = http();
     observed.spooled = Some(spooled());

@@ -65,13 +65,18 @@ type Trouble = Option<(Reason, String)>;
 
 /// R10: the trouble an import or a copy is in, or `None` where it goes its way. The normal restart for scratch space is no trouble.
 pub fn import_trouble(facts: ImportFacts<'_>) -> Trouble {
-    let from_spool = || if facts.copies.is_none() { of_the_spool(facts.importer) } else { None };
+    let from_spool = || if facts.copies.is_none() { of_the_spool(facts) } else { None };
     from_spool().or_else(|| of_the_claim(facts)).or_else(|| of_the_worker(facts)).or_else(|| of_silence(facts))
 }
 
-/// What the spool knows better than CDI.
-fn of_the_spool(importer: ImporterFacts) -> Trouble {
-    if importer.tls_failed && !importer.connected {
+/// What the spool knows better than CDI. A handshake that failed is nobody's by itself (it ends before the path is sent), so the
+/// importer's own words must agree.
+fn of_the_spool(facts: ImportFacts<'_>) -> Trouble {
+    let ImportFacts { importer, running, bound, .. } = facts;
+    let speaks_of_it = |message: &str| ["x509", "certificate", "tls:"].iter().any(|word| message.contains(word));
+    let fails = running.reason == "Error" && running.status != Some(true);
+    let said = speaks_of_it(&running.message) && fails || speaks_of_it(&bound.message);
+    if !importer.connected && (said || importer.tls_failed && fails && running.message.is_empty()) {
         return Some((Reason::ImporterTLSFailed, "The importer does not accept the spool's certificate.".to_owned()));
     }
     importer.wrong_token.then(|| (Reason::ImporterUnauthorized, "The importer asked the spool with a wrong token.".to_owned()))
@@ -256,8 +261,13 @@ mod tests {
         let facts = |importer| ImportFacts { restarts: 1, importer, ..facts("ImportInProgress", &none, &error) };
         let tls = import_trouble(facts(ImporterFacts { tls_failed: true, ..NEVER })).expect("trouble");
         assert_eq!(tls.0, Reason::ImporterTLSFailed);
-        let token = import_trouble(facts(ImporterFacts { wrong_token: true, ..NEVER })).expect("trouble");
+        let token = import_trouble(facts(ImporterFacts { wrong_token: true, connected: true, ..NEVER })).expect("trouble");
         assert_eq!(token.0, Reason::ImporterUnauthorized);
+        // Another importer's handshake failed at the time: this one says that nobody answers.
+        let refused = CdiCondition { message: "connection refused".into(), ..error.clone() };
+        let other =
+            ImportFacts { importer: ImporterFacts { tls_failed: true, ..NEVER }, ..self::facts("ImportInProgress", &none, &refused) };
+        assert_eq!(import_trouble(other).map(|(reason, _)| reason), Some(Reason::ImporterNotConnected));
     }
 
     #[rstest]
