@@ -206,11 +206,11 @@ impl Hands {
     /// Creates the DataVolume. One that is there already is left as it is: the next look tells whose it is.
     pub async fn create_volume(&self, memory: &Memory, uid: &str, image: &Image, order: &ImportOrder) -> Result<(), ActError> {
         let manifest = match &order.copies {
-            Some(golden) => manifest::data_volume(image, order, &self.catalog, manifest::From::Golden(golden)),
+            Some(golden) => manifest::data_volume(image, order, &self.catalog, manifest::Origin::Golden(golden)),
             None => {
                 let address = self.registry.grant(&Self::grant(uid, &order.golden, order.disk));
                 let url = format!("{}{}", self.spool_url.to_string().trim_end_matches('/'), address.path());
-                manifest::data_volume(image, order, &self.catalog, manifest::From::Spool(&url))
+                manifest::data_volume(image, order, &self.catalog, manifest::Origin::Spool(&url))
             }
         };
         // Strict: a field that this CDI does not know must not be dropped without a word (cdi.md, trap 5).

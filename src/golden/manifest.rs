@@ -54,7 +54,7 @@ pub fn marks_of(image: &Image, order: &ImportOrder) -> marks::Marks {
 
 /// Where a golden's DataVolume takes the disk from.
 #[derive(Debug, Clone, Copy)]
-pub enum From<'a> {
+pub enum Origin<'a> {
     /// The spool, at this URL. Its path is unguessable.
     Spool(&'a str),
     /// This golden of the same namespace, which needs nobody's permission (`reference/cdi.md`, section 4).
@@ -62,7 +62,7 @@ pub enum From<'a> {
 }
 
 /// The DataVolume that has CDI make a golden.
-pub fn data_volume(image: &Image, order: &ImportOrder, namespace: &str, from: From<'_>) -> Value {
+pub fn data_volume(image: &Image, order: &ImportOrder, namespace: &str, from: Origin<'_>) -> Value {
     let marks::Marks { mut labels, mut annotations } = marks_of(image, order);
     labels.insert(MANAGED_BY.into(), MANAGER.into());
     // A golden has no consumer pod: without this a WaitForFirstConsumer class would wait for ever (cdi.md, trap 10).
@@ -71,8 +71,8 @@ pub fn data_volume(image: &Image, order: &ImportOrder, namespace: &str, from: Fr
     annotations.insert("cdi.kubevirt.io/storage.deleteAfterCompletion".into(), "false".into());
     annotations.insert("helm.sh/resource-policy".into(), "keep".into());
     let source = match from {
-        From::Spool(url) => json!({ "http": { "url": url, "certConfigMap": SPOOL_CA, "secretExtraHeaders": [order.golden] } }),
-        From::Golden(golden) => {
+        Origin::Spool(url) => json!({ "http": { "url": url, "certConfigMap": SPOOL_CA, "secretExtraHeaders": [order.golden] } }),
+        Origin::Golden(golden) => {
             // Another class is another pool or driver: a clone by storage would hang or bind the two goldens together.
             annotations.insert(marks::CDI_CLONE_TYPE.into(), "copy".into());
             json!({ "pvc": { "namespace": namespace, "name": golden } })

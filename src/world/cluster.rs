@@ -167,7 +167,7 @@ impl Cluster {
             run(client, watch("PersistentVolumeClaim"), in_catalog(), settings, &self.claims, Some),
             run(client, watch("Pod"), in_catalog(), settings, &self.pods, |pod: Pod| Some(facts::pod_facts(&pod))),
             run(client, watch("ResourceQuota"), in_catalog(), settings, &self.quotas, |quota: ResourceQuota| facts::quota(&quota)),
-            run(client, watch("Event"), warnings, settings, &self.warnings, |event: Event| facts::warning(event)),
+            run(client, watch("Event"), warnings, settings, &self.warnings, facts::warning),
             run(client, watch("StorageClass"), everywhere(), settings, &self.classes, |class: StorageClass| {
                 Some(facts::class_facts(&class))
             }),
