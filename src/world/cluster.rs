@@ -3,7 +3,7 @@
 use std::{future::Future, pin::Pin, sync::Arc, time::Instant};
 
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Event, Pod, ResourceQuota},
+    core::v1::{ConfigMap, Pod, ResourceQuota},
     storage::v1::StorageClass,
 };
 use kube::{Client, ResourceExt as _};

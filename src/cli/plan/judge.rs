@@ -8,8 +8,13 @@ use super::input::Candidate;
 use crate::{
     artifact::{Format, Probe},
     cli::Exit,
-    model::{DiskSize, Identity, Image, Schematic, SchematicId, Source},
-    rules::{Reason, duplicate_message, moving_source_warnings, size::golden_size},
+    model::{DiskSize, Identity, Image, Schematic, SchematicId, Source, VolumeMode},
+    rules::{
+        Reason,
+        class::Shape,
+        duplicate_message, moving_source_warnings,
+        size::{Overheads, Volume, golden_size},
+    },
     source::local_schematic_id,
 };
 
@@ -293,6 +298,9 @@ fn goldens(row: &mut Row, candidate: &Candidate, image: &Image, id: Option<&Sche
             None => None,
         };
         let class_name = target.class.as_ref().map(crate::model::ClassName::as_str);
+        // What a file system takes is known here only where the target says that its class is one; CDI's default share then.
+        let mode = target.volume_mode.unwrap_or(VolumeMode::Block);
+        let volume = Volume::new(class_name.unwrap_or_default(), mode, &Overheads::default(), None);
         let size = match virtual_size.map(|disk| golden_size(disk, target.size, None)) {
             None => target.size,
             Some(Ok(size)) => Some(size),
@@ -308,7 +316,8 @@ fn goldens(row: &mut Row, candidate: &Candidate, image: &Image, id: Option<&Sche
                 target.size
             }
         };
-        row.goldens.push(Golden { name, storage_class_name: class_name.map(str::to_owned), size_bytes: size.map(DiskSize::bytes) });
+        let size_bytes = size.map(|size| volume.requested(size, Shape::Storage).bytes());
+        row.goldens.push(Golden { name, storage_class_name: class_name.map(str::to_owned), size_bytes });
     }
 }
 
