@@ -24,6 +24,7 @@ mod trouble;
 #[path = "upstream/mod.rs"]
 mod upstream;
 
+use futures::FutureExt as _;
 use harness::Needs;
 use scene::Scene;
 
@@ -38,17 +39,41 @@ async fn an_image_in_every_class() {
     let daemon = scene.stage.daemon("a");
     daemon.ready().await;
 
-    targets::one_fetch_serves_several_classes(&scene).await;
-    targets::a_target_is_added_later_and_none_is_removed(&scene).await;
-    targets::two_targets_of_one_class_are_one_golden(&scene).await;
-    targets::sizes_and_modes_are_settled_once(&scene).await;
-    targets::a_moved_default_is_told_and_changes_nothing(&scene).await;
-    refusals::a_policy_that_refuses_is_told_until_it_allows(&scene).await;
-    refusals::a_quota_is_named_and_waited_for(&scene).await;
-    refusals::a_foreign_secret_is_left_alone(&scene).await;
-    refusals::a_deleted_images_secret_goes_with_it(&scene).await;
-    trouble::every_trouble_is_told_and_heals_by_itself(&scene).await;
+    let mut story = Story::default();
+    story.tell("one fetch serves several classes", targets::one_fetch_serves_several_classes(&scene)).await;
+    story.tell("a target is added later", targets::a_target_is_added_later_and_none_is_removed(&scene)).await;
+    story.tell("two targets of one class", targets::two_targets_of_one_class_are_one_golden(&scene)).await;
+    story.tell("sizes and modes", targets::sizes_and_modes_are_settled_once(&scene)).await;
+    story.tell("a moved default", targets::a_moved_default_is_told_and_changes_nothing(&scene)).await;
+    story.tell("a policy that refuses", refusals::a_policy_that_refuses_is_told_until_it_allows(&scene)).await;
+    story.tell("a quota", refusals::a_quota_is_named_and_waited_for(&scene)).await;
+    story.tell("a foreign Secret", refusals::a_foreign_secret_is_left_alone(&scene)).await;
+    story.tell("a deleted image's Secret", refusals::a_deleted_images_secret_goes_with_it(&scene)).await;
+    story.tell("every trouble", trouble::every_trouble_is_told_and_heals_by_itself(&scene)).await;
+    story.tell("a pod that holds a golden", trouble::a_pod_that_holds_a_golden_is_named(&scene)).await;
     let daemon = trouble::attempts_are_kept_spent_and_begun_anew(&scene, daemon).await;
-    trouble::a_pod_that_holds_a_golden_is_named(&scene).await;
-    copies::a_late_target_is_copied_without_upstream(&scene, daemon).await;
+    let daemon = copies::a_late_target_is_copied_without_upstream(&scene, daemon).await;
+    story.end();
+    drop(daemon);
+}
+
+/// Chapters that need nothing of each other: one that fails does not keep the others from being told.
+#[derive(Default)]
+struct Story {
+    failed: Vec<&'static str>,
+}
+
+impl Story {
+    async fn tell(&mut self, what: &'static str, chapter: impl Future<Output = ()>) {
+        let began = std::time::Instant::now();
+        let outcome = std::panic::AssertUnwindSafe(chapter).catch_unwind().await;
+        println!("{what}: {} in {:.1} s", if outcome.is_ok() { "told" } else { "FAILED" }, began.elapsed().as_secs_f64());
+        if outcome.is_err() {
+            self.failed.push(what);
+        }
+    }
+
+    fn end(self) {
+        assert!(self.failed.is_empty(), "chapters that failed: {:?}", self.failed);
+    }
 }

@@ -10,7 +10,7 @@ use super::{
 };
 
 /// The spool is empty (a new daemon on a new volume) and upstream has lost the file: CDI copies a golden of the image.
-pub async fn a_late_target_is_copied_without_upstream(scene: &Scene<'_>, daemon: Daemon) {
+pub async fn a_late_target_is_copied_without_upstream(scene: &Scene<'_>, daemon: Daemon) -> Daemon {
     let raw = scene.disk("late", 40);
     scene.image("late", json!([{}])).await;
     scene.stage.until("late", "Ready", "True").await;
@@ -42,4 +42,5 @@ pub async fn a_late_target_is_copied_without_upstream(scene: &Scene<'_>, daemon:
     }
     images::same_content(&scene.stage.disk("vm-default-images-late-other").await, "raw", &raw, "raw");
     assert_eq!(scene.fetches("late"), 1, "upstream was not asked again");
+    daemon
 }

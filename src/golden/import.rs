@@ -76,7 +76,7 @@ pub(super) fn start(
     };
     let size = match size {
         Ok(size) => size,
-        Err(error) => return TargetState::trouble(Reason::SizeTooSmall, sentence(&error)),
+        Err(error) => return TargetState::trouble(Reason::SizeTooSmall, format!("The {error}.")),
     };
     let Modes { volume_mode, access_modes } = match modes {
         Ok(modes) => modes,
@@ -174,12 +174,6 @@ fn bytes(draft: &Draft<'_>, target: &Target, golden: &GoldenName, class: &ClassF
     };
     let artifact = draft.status.artifact.as_ref().and_then(|artifact| artifact.digest.parse().ok());
     Some(Bytes { disk, artifact, size, copies: Some(name) })
-}
-
-fn sentence(error: &impl ToString) -> String {
-    let text = error.to_string();
-    let mut letters = text.chars();
-    letters.next().map(|first| format!("{}{}.", first.to_uppercase(), letters.as_str())).unwrap_or_default()
 }
 
 fn failed_before(status: &TargetStatus, limit: i32) -> TargetState {

@@ -140,7 +140,13 @@ pub fn target(
         view.in_use = in_use_message(&holding);
         view.told = view.claim.as_ref().and_then(|claim| newest_warning(cluster, &golden, &claim.uid));
     }
-    ObservedTarget { name: golden.and_then(|golden| golden.parse().ok()), taken_by: None, class, golden: view, quotas: storage.quotas.clone() }
+    ObservedTarget {
+        name: golden.and_then(|golden| golden.parse().ok()),
+        taken_by: None,
+        class,
+        golden: view,
+        quotas: storage.quotas.clone(),
+    }
 }
 
 /// The newest Warning about the claim, or about what CDI made to fill it (`reference/cdi.md`, section 5, has the names).

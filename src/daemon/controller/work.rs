@@ -11,6 +11,7 @@ use crate::{
     golden::{FetchView, UpstreamView},
     intake::{self, IntakeRequest},
     model::{DiskSize, Image, Schematic, Source},
+    rules::size::golden_size,
     source::{Comparison, OpenRequest, Recorded, SchematicRequest},
 };
 
@@ -41,10 +42,8 @@ impl Term {
         let Some(identity) = image.identity(schematic_id.as_ref()) else { return };
         let (intake, metrics) = (self.shared.intake.clone(), Arc::clone(&self.shared.metrics));
         let fits: crate::intake::Fits = Arc::new(move |disk| match largest_target {
-            Some(largest) if largest < disk => {
-                Err(format!("The disk has {disk} and the largest target {largest}: it needs at least {}.", disk.round_up_to_mib()))
-            }
-            _ => Ok(()),
+            Some(largest) => golden_size(disk, Some(largest), None).map(drop).map_err(|error| format!("The {error}.")),
+            None => Ok(()),
         });
         let request = IntakeRequest {
             identity,
