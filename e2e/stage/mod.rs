@@ -102,7 +102,16 @@ impl<'a> Stage<'a> {
         self.start(name, &self.second.address(), &[format!("--spool-url=https://{SECOND_HOST}:8443")])
     }
 
+    /// Like [`Stage::daemon`], with further settings for this one.
+    pub fn daemon_with(&self, name: &str, settings: &serde_json::Value) -> Daemon {
+        self.start_with(name, &self.spool.address(), &[], settings)
+    }
+
     fn start(&self, name: &str, spool: &str, more: &[String]) -> Daemon {
+        self.start_with(name, spool, more, &json!({}))
+    }
+
+    fn start_with(&self, name: &str, spool: &str, more: &[String], own: &serde_json::Value) -> Daemon {
         let (health, metrics) = (Port::reserve(), Port::reserve());
         let mut settings = json!({
             "lease": { "duration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms" },
@@ -110,6 +119,7 @@ impl<'a> Stage<'a> {
             "spoolSize": "20Gi",
         });
         merge(&mut settings, &self.settings);
+        merge(&mut settings, own);
         let file = self.dir.join(format!("{name}.yaml"));
         std::fs::write(&file, settings.to_string()).expect("settings");
         let arguments = [

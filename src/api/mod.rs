@@ -7,6 +7,7 @@ mod parse;
 mod read;
 mod spec;
 mod status;
+mod upgrade;
 
 pub use conditions::{ConditionSet, ConditionType, find_condition, is_true};
 pub use crd::{crd, crd_yaml};
@@ -17,3 +18,4 @@ pub use spec::{
     TargetSpec,
 };
 pub use status::{ArtifactStatus, DiskStatus, FetchStatus, GoldenImageStatus, LastFailure, OperatingSystemStatus, TargetStatus};
+pub use upgrade::{CRD_VERSION, Upgrade, missing_fields, upgrade};

@@ -181,6 +181,9 @@ pub struct TargetStatus {
     #[serde(default, rename = "claimUID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub claim_uid: Option<String>,
+    /// Whether the golden was there before and was taken over as it is: what is in it was never verified by the daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopted: Option<bool>,
     /// How often an import was begun.
     #[serde(default)]
     pub attempts: i32,

@@ -281,6 +281,28 @@ impl Hands {
         }
         Ok(())
     }
+
+    /// Writes marks on what is taken over: on its claim, and on its DataVolume where there is one. Nothing else of either is
+    /// touched, and neither is another object that took the name.
+    pub async fn write_marks(
+        &self,
+        golden: &GoldenName,
+        marks: &marks::Marks,
+        claim_uid: &str,
+        volume_uid: Option<&str>,
+    ) -> Result<(), ActError> {
+        let (claims, volumes): (Api<Claim>, Api<DataVolume>) =
+            (Api::namespaced(self.client.clone(), &self.catalog), Api::namespaced(self.client.clone(), &self.catalog));
+        let params = PatchParams { field_manager: Some(managers::MARKS.to_owned()), ..PatchParams::default() };
+        let patch =
+            |uid: &str| Patch::Merge(json!({ "metadata": { "uid": uid, "labels": marks.labels, "annotations": marks.annotations } }));
+        // The DataVolume first: CDI copies its labels and annotations to the claim.
+        if let Some(uid) = volume_uid {
+            volumes.patch(golden.as_str(), &params, &patch(uid)).await.map_err(failed("cannot mark the golden's DataVolume"))?;
+        }
+        claims.patch(golden.as_str(), &params, &patch(claim_uid)).await.map_err(failed("cannot mark the golden's PVC"))?;
+        Ok(())
+    }
 }
 
 /// Keeps what the API server said about a golden's objects for the next decision; success clears it.

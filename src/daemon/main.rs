@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use kube::Api;
+use kube::{Api, Client};
 use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::sync::CancellationToken;
 
@@ -15,7 +15,7 @@ use super::{
     LogFormat, RunArguments, Settings,
     act::Hands,
     controller::{Shared, Term},
-    endpoints,
+    crd, endpoints,
     index::Index,
     list,
 };
@@ -186,6 +186,18 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         let cluster = cluster.clone();
         move || cluster.unknown().map_or(Ok(()), |kind| Err(format!("{kind} are not synced yet")))
     });
+    let (crd_seen, crd) = tokio::sync::watch::channel(None);
+    supervisor.spawn("our CRD", Stage::Work, {
+        let reader = reader.clone();
+        |stop| async move {
+            crd::follow(reader, crd_seen, stop).await;
+            Ok::<_, String>(())
+        }
+    });
+    health.add(Probe::Ready, "CRD", {
+        let crd = crd.clone();
+        move || crd.borrow().as_ref().map_or_else(|| Err("our CRD is not seen yet".to_owned()), crd::Live::usable)
+    });
     let failed = supervisor.failed();
     health.add(Probe::Live, "tasks", move || failed.get().map_or(Ok(()), |why| Err(why.clone())));
 
@@ -218,8 +230,19 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         move |stop| async move { keeper.run(&config, Some(leadership), importing, stop).await }
     });
     supervisor.spawn("leader", Stage::Work, {
-        let leader =
-            Leader { config, shared, leadership, resolver, spool_url, arguments, hold: settings.importer_hold, list_changed, store };
+        let leader = Leader {
+            config,
+            shared,
+            leadership,
+            resolver,
+            spool_url,
+            arguments,
+            hold: settings.importer_hold,
+            list_changed,
+            store,
+            crd,
+            crd_upgrade: settings.crd_upgrade,
+        };
         move |stop| leader.run(spool_listener, stop)
     });
 
@@ -292,6 +315,8 @@ struct Leader {
     hold: Duration,
     list_changed: Arc<Notify>,
     store: Store,
+    crd: crd::Seen,
+    crd_upgrade: bool,
 }
 
 impl Leader {
@@ -327,6 +352,26 @@ impl Leader {
 
     async fn lead(&self, claim: &Claim, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
         let writer = client::writer(&self.config, claim)?;
+        let upgrade = async {
+            if self.crd_upgrade {
+                crd::keep(writer.clone(), self.crd.clone(), stop.clone()).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = upgrade => Ok(()),
+            outcome = self.work(writer.clone(), listener, stop.clone()) => outcome,
+        }
+    }
+
+    /// What a leader does once it can: with a CRD that lacks fields, what is written there would be lost.
+    async fn work(&self, writer: Client, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
+        if let Some(Err(why)) = self.crd.borrow().as_ref().map(crd::Live::usable) {
+            let turned_off = if self.crd_upgrade { "" } else { " (`crdUpgrade` is off: install the CRD of this release by hand)" };
+            tracing::warn!("{why}{turned_off}; waiting for it");
+        }
+        let mut seen = self.crd.clone();
+        tokio::select! { () = stop.cancelled() => return Ok(()), () = crd::usable(&mut seen) => {} }
         let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(writer.clone(), &self.arguments.namespace);
         let key = certs::KeptSpoolKey::obtain(&secrets, certs::SPOOL_KEY).await?;
         let key = SpoolKey::from_bytes(key.as_bytes()).map_err(|error| Fatal::Other(error.to_string()))?;

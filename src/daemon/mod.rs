@@ -2,6 +2,7 @@
 
 mod act;
 mod controller;
+mod crd;
 mod endpoints;
 mod index;
 mod jobs;

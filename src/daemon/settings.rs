@@ -135,6 +135,9 @@ pub struct Settings {
     pub largest_disk: DiskSize,
     /// How many images are worked on at once.
     pub workers: usize,
+    /// Whether the leader brings our CRD forward to its own release. Off, a field that is missing is reported, and the daemon
+    /// is not ready.
+    pub crd_upgrade: bool,
     /// The Lease's times.
     pub lease: LeaseSettings,
     /// How upstreams are reached.
@@ -184,6 +187,7 @@ impl Default for Settings {
             spool_size: gib(64),
             largest_disk: gib(1024),
             workers: 8,
+            crd_upgrade: true,
             lease: LeaseSettings::default(),
             egress: EgressSettings::default(),
         }

@@ -113,6 +113,15 @@ pub enum Action {
         /// The UID of the DataVolume that controls it, if there is one.
         volume_uid: Option<String>,
     },
+    /// Write our marks, and that Helm keeps it, on what is taken over as it is (R5).
+    Adopt {
+        /// The golden.
+        golden: GoldenName,
+        /// The PVC's UID.
+        claim_uid: String,
+        /// The DataVolume's UID, where there is one.
+        volume_uid: Option<String>,
+    },
     /// Ask upstream whether it serves other bytes now.
     CheckUpstream,
 }
@@ -126,7 +135,8 @@ impl Action {
             | Self::WriteHeaders { golden, .. }
             | Self::DeleteHeaders { golden }
             | Self::DeleteVolume { golden, .. }
-            | Self::Mark { golden, .. } => Some(golden),
+            | Self::Mark { golden, .. }
+            | Self::Adopt { golden, .. } => Some(golden),
             Self::CreateVolume(order) => Some(&order.golden),
             Self::ResolveSchematic | Self::Fetch { .. } | Self::CancelFetch | Self::CheckUpstream => None,
         }

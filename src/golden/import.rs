@@ -45,7 +45,8 @@ fn sibling<'a>(draft: &Draft<'a>, golden: &GoldenName) -> Option<(GoldenName, &'
         let stands = claim.uid == *uid && claim.bound && !claim.terminating && !claim.lost && status.started_time.is_none();
         let volume = view.golden.volume.as_ref();
         let is_whole = volume.is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating);
-        (stands && is_whole && name != *golden).then_some((name, claim))
+        // What an adopted golden holds was never verified: no digest may vouch for a copy of it.
+        (stands && is_whole && name != *golden && status.adopted != Some(true)).then_some((name, claim))
     })
 }
 
@@ -400,6 +401,8 @@ pub(super) fn succeeded(
     if !claim.access_modes.is_empty() {
         status.access_modes.clone_from(&claim.access_modes);
     }
+    // Ours by its marks, which say nothing of its bytes: it was adopted before.
+    status.adopted = (draft.status.disk.is_none() && claim.disk_digest.is_none()).then_some(true);
     // A status that was lost or cleared by hand: what the golden itself says of its disk is as good, and freezes it again.
     if draft.status.disk.is_none()
         && let (Some(digest), Some(size)) = (&claim.disk_digest, claim.request)

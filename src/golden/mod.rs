@@ -3,6 +3,7 @@
 //! [`decide`] is pure: what was observed, the settings and the time give a status, actions and a wake-up. It reads like the
 //! life of an image. Applied once, it gives no actions. `observe` and `act` are the edges.
 
+mod adopt;
 mod decide;
 mod fetch;
 mod import;
@@ -18,6 +19,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+pub use adopt::{Asked, marks_of as adopted_marks, stranger, wanted};
 pub use decide::{Action, Decision, ImportOrder, Note, Wants, decide};
 pub use observed::{
     ClaimView, ClassChoice, ClassFound, DataVolumeView, FetchView, GoldenView, GrantView, Metadata, Observed, ObservedTarget, Permits,

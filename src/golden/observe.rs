@@ -133,8 +133,10 @@ pub fn target(
     let identity = image.identity(schematic_id.as_ref()).map(|identity| identity.to_string());
     let mut view = GoldenView::default();
     if let Some(golden) = golden.clone() {
-        view.volume = cluster.volumes.get(catalog, &golden).map(|volume| volume_view(&volume, &image.name, identity.as_deref()));
-        view.claim = cluster.claims.get(catalog, &golden).map(|claim| claim_view(&claim, &image.name, identity.as_deref()));
+        let (volume, claim) = (cluster.volumes.get(catalog, &golden), cluster.claims.get(catalog, &golden));
+        view.stranger = (volume.is_some() || claim.is_some()).then(|| super::adopt::stranger(volume.as_deref(), claim.as_deref()));
+        view.volume = volume.map(|volume| volume_view(&volume, &image.name, identity.as_deref()));
+        view.claim = claim.map(|claim| claim_view(&claim, &image.name, identity.as_deref()));
         let pods = cluster.pods.all();
         let holding: Vec<&PodFacts> = pods.iter().map(|pod| &**pod).filter(|pod| holds_golden(pod, catalog, &golden)).collect();
         view.in_use = in_use_message(&holding);

@@ -8,7 +8,7 @@ use crate::{
     api::{FieldErrors, GoldenImageStatus},
     catalog::Listing,
     model::{ClassName, Digest, DiskSize, GoldenName, Image},
-    rules::{CdiCondition, ImporterFacts, Reason, Told, modes::ClaimProperties, quota::Quota, size::Overheads},
+    rules::{CdiCondition, ImporterFacts, Reason, Told, adopt::Stranger, modes::ClaimProperties, quota::Quota, size::Overheads},
 };
 
 /// What bounds an image's life; the defaults are those of the contract (design §4a).
@@ -219,6 +219,8 @@ pub struct GoldenView {
     pub volume: Option<DataVolumeView>,
     /// The PVC of the golden's name.
     pub claim: Option<ClaimView>,
+    /// What is to be read of it where it may be taken over (R5).
+    pub stranger: Option<Stranger>,
     /// Pods that use the PVC read-write, in words (R26).
     pub in_use: Option<String>,
     /// The newest Warning about what CDI made to fill it.

@@ -168,6 +168,15 @@ fn accepted(set: &mut ConditionSet<'_>, draft: &Draft<'_>, states: &[TargetState
 
 fn resolved_and_verified(set: &mut ConditionSet<'_>, draft: &Draft<'_>, fetch: &FetchState) {
     let have = draft.status.artifact.is_some() && draft.status.disk.is_some();
+    let adopted: Vec<_> =
+        draft.status.targets.iter().filter(|target| target.adopted == Some(true)).filter_map(|target| target.golden.as_deref()).collect();
+    if !adopted.is_empty() {
+        let (resolved, reason) = if have { (Some(true), Reason::Resolved) } else { (None, Reason::Adopted) };
+        set.set(ConditionType::Resolved, resolved, reason, "");
+        let message = format!("Taken over as it was, and nobody can say what it was verified against: {}.", adopted.join(", "));
+        set.set(ConditionType::Verified, None, Reason::Adopted, message);
+        return;
+    }
     if have {
         set.set(ConditionType::Resolved, Some(true), Reason::Resolved, "");
         // A digest may be given after the fetch: it is held against what was downloaded.

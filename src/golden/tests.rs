@@ -370,11 +370,98 @@ fn a_size_that_cannot_hold_the_disk_is_refused_with_the_needed_one() {
     assert!(decision.after.is_empty());
 }
 
+fn stranger(url: &str) -> crate::rules::adopt::Stranger {
+    crate::rules::adopt::Stranger {
+        origin: crate::rules::adopt::Origin::Url(url.into()),
+        class: Some("replicated".into()),
+        size: None,
+        volume_mode: Some("Block".into()),
+        access_modes: vec!["ReadWriteMany".into()],
+        consent: false,
+    }
+}
+
+/// A golden of a former catalog: same name, same URL, without our mark.
+fn former() -> Observed {
+    let mut observed = http();
+    let target = &mut observed.targets[0];
+    target.name = Some("vm-default-images-a".parse().expect("name"));
+    target.golden.volume = Some(DataVolumeView { ours: false, disk_digest: None, ..volume("Succeeded") });
+    target.golden.claim = Some(ClaimView { ours: false, disk_digest: None, artifact_digest: None, ..claim() });
+    target.golden.stranger = Some(stranger("https://e.example/a.qcow2"));
+    observed
+}
+
+/// R5: the first status that is written says Ready; nothing is fetched, nothing imported; applied once, nothing is left to do.
+#[test]
+fn r5_a_former_golden_is_taken_over_at_once() {
+    let mut observed = former();
+    let decision = run(&observed);
+    assert_eq!(ready(&decision).0, "True");
+    let verified = crate::api::find_condition(&decision.status.conditions, crate::api::ConditionType::Verified).expect("Verified");
+    assert_eq!((verified.status.as_str(), verified.reason.as_str()), ("Unknown", "Adopted"));
+    let target = &decision.status.targets[0];
+    assert_eq!((target.adopted, target.claim_uid.as_ref()), (Some(true), Some(&claim().uid)));
+    assert!(matches!(&decision.after[..], [Action::Adopt { claim_uid, .. }] if *claim_uid == claim().uid), "{:?}", decision.after);
+    assert!(decision.before.is_empty() && decision.wants == super::Wants::default(), "{decision:?}");
+
+    observed.status = decision.status.clone();
+    let golden = &mut observed.targets[0].golden;
+    golden.volume.as_mut().expect("volume").ours = true;
+    golden.claim.as_mut().expect("claim").ours = true;
+    let again = run(&observed);
+    assert_eq!((again.status, again.after), (decision.status, vec![]));
+
+    // The status is lost: the marks say the same.
+    observed.status = GoldenImageStatus::default();
+    let found = run(&observed);
+    assert_eq!((ready(&found).0, found.status.targets[0].adopted), ("True", Some(true)));
+}
+
+/// R5: not the same, not imported yet, going: nothing is written on it.
+#[test]
+fn r5_what_is_not_ready_to_be_taken_over_is_left_alone() {
+    type Change = fn(&mut Observed);
+    let cases: [(Change, &str); 5] = [
+        (|observed| observed.targets[0].golden.stranger = Some(stranger("https://e.example/other")), "NameConflict"),
+        (|observed| observed.targets[0].golden.volume.as_mut().expect("volume").phase = "ImportInProgress".into(), "Importing"),
+        (|observed| observed.targets[0].golden.volume.as_mut().expect("volume").terminating = true, "GoldenTerminating"),
+        (|observed| observed.targets[0].golden.claim.as_mut().expect("claim").bound = false, "ClaimLost"),
+        (|observed| observed.targets[0].golden.claim = None, "ClaimLost"),
+    ];
+    for (change, expected) in cases {
+        let mut observed = former();
+        change(&mut observed);
+        let decision = run(&observed);
+        assert_eq!(reason(&decision), expected);
+        assert!(decision.after.is_empty() && decision.before.is_empty(), "{expected}: {decision:?}");
+        assert!(decision.status.targets[0].golden.is_none(), "{expected}");
+    }
+}
+
+/// A restored volume under a new UID is reported; taken as it is where a person says so.
+#[test]
+fn r7_another_uid_is_taken_only_when_asked() {
+    let mut observed = former();
+    observed.status = run(&observed).status;
+    let golden = &mut observed.targets[0].golden;
+    golden.volume.as_mut().expect("volume").ours = true;
+    *golden.claim.as_mut().expect("claim") = ClaimView { uid: "restored".into(), ours: true, ..claim() };
+    assert_eq!(reason(&run(&observed)), "GoldenReplaced");
+    observed.targets[0].golden.stranger.as_mut().expect("stranger").consent = true;
+    let decision = run(&observed);
+    assert_eq!((ready(&decision).0, decision.status.targets[0].claim_uid.as_deref()), ("True", Some("restored")));
+    // Never one that does not carry our mark.
+    observed.targets[0].golden.claim.as_mut().expect("claim").ours = false;
+    assert_eq!(reason(&run(&observed)), "GoldenReplaced");
+}
+
 /// `a` in class `b`, and `a-b`: the later makes nothing, and names the first.
 #[test]
 fn a_golden_of_anothers_name_is_not_made() {
     let mut observed = http();
     observed.targets[0].taken_by = Some("first".into());
+    observed.targets[0].name = Some("vm-default-images-a".parse().expect("name"));
     observed.spooled = Some(spooled());
     let decision = run(&observed);
     assert_eq!(reason(&decision), "NameConflict");

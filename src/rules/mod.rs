@@ -3,6 +3,7 @@
 //! Controller, admission and command line all call these; the chart is held to them by shared test vectors. Each rule has
 //! one function, one message and one test table.
 
+pub mod adopt;
 pub mod capability;
 pub mod class;
 pub mod clone;

@@ -121,7 +121,7 @@ reasons! {
     /// The entry is no longer in the list.
     Unlisted { terminal: false, remedy: "" }
     /// A DataVolume, PVC or Secret of the golden's name belongs to someone else (R5).
-    NameConflict { terminal: false, remedy: "Delete or rename the object named, or annotate a DataVolume for adoption." }
+    NameConflict { terminal: false, remedy: "Correct the entry, or delete or rename the object named; it was not touched." }
     /// Two targets are one StorageClass.
     DuplicateClass { terminal: true, remedy: "Keep one target per StorageClass." }
     /// A referenced ConfigMap or Secret, or a key in it, is missing.
@@ -163,7 +163,7 @@ reasons! {
     /// The claim was lost.
     ClaimLost { terminal: false, remedy: "The volume behind the golden is gone; restore it or delete the DataVolume to import anew." }
     /// Another volume stands under the golden's name (R7).
-    GoldenReplaced { terminal: false, remedy: "Restore the recorded volume, or delete the DataVolume and the PVC of that name to have the golden made anew." }
+    GoldenReplaced { terminal: false, remedy: "Restore the recorded volume, annotate the PVC `kubernetes-worker-image.cozystack.io/adopt: true` to have it taken over as it is, or delete the DataVolume and the PVC of that name to have the golden made anew." }
     /// The golden's DataVolume or PVC is being deleted.
     GoldenTerminating { terminal: false, remedy: "It is made anew from the spool once it is gone." }
     /// The golden's PVC is gone although it was Ready.

@@ -136,6 +136,11 @@ pub(super) struct Totals {
 }
 
 impl Report {
+    /// Counts anew, after verdicts were changed.
+    pub fn sum_up(&mut self) {
+        self.totals = totals(&self.images);
+    }
+
     /// 1 where something is refused, else 2 where an upstream could not be asked, else 0.
     pub fn exit(&self) -> Exit {
         match (self.totals.refused, self.totals.unknown) {
@@ -153,9 +158,14 @@ pub(super) fn worth_asking(candidates: &[Candidate]) -> Vec<bool> {
     candidates.iter().zip(refused).map(|(candidate, refused)| candidate.image.is_ok() && refused.is_none()).collect()
 }
 
+/// The schematics' IDs, one a candidate, as far as they are known.
+pub(super) fn ids(candidates: &[Candidate], peeks: &[Peek]) -> Vec<Option<SchematicId>> {
+    candidates.iter().zip(peeks).map(|(candidate, peek)| local_id(candidate, peek)).collect()
+}
+
 /// The verdicts; `peeks` has one item a candidate.
 pub(super) fn judge(candidates: &[Candidate], peeks: &[Peek]) -> Report {
-    let ids: Vec<_> = candidates.iter().zip(peeks).map(|(candidate, peek)| local_id(candidate, peek)).collect();
+    let ids = ids(candidates, peeks);
     let duplicates = duplicates(candidates, &ids);
     let mut images: Vec<_> = candidates
         .iter()

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     api::{GoldenImage, GoldenImageStatus},
-    golden::{Action, Decision, ImportOrder, Note, Observed, manifest::Owner},
+    golden::{self, Action, Decision, ImportOrder, Note, Observed, manifest::Owner},
     model::{GoldenName, Image},
     run::events::{self, Severity},
 };
@@ -104,6 +104,13 @@ impl Term {
             Action::Mark { golden, claim_uid, volume_uid } => {
                 if let Some(order) = order_of(image, status, golden) {
                     hands.mark(image, &order, claim_uid, volume_uid.as_deref()).await?;
+                }
+            }
+            Action::Adopt { golden, claim_uid, volume_uid } => {
+                if let Some(target) = status.targets.iter().find(|target| target.golden.as_deref() == Some(golden.as_str())) {
+                    let marks = golden::adopted_marks(image, status, target);
+                    hands.write_marks(golden, &marks, claim_uid, volume_uid.as_deref()).await?;
+                    tracing::info!(image = %image.name, %golden, "taken over as it is");
                 }
             }
             Action::CheckUpstream => self.check_upstream(object, uid, image, status),
