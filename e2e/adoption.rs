@@ -37,6 +37,7 @@ async fn a_cluster_moves_to_the_catalog_and_back() {
 
     former::install(&scene).await;
     let before = scene.goldens().await;
+    former::plan_tells_it_beforehand(&scene).await;
     let seen = scene.watch_ready();
     let daemon = scene.stage.daemon("a");
     daemon.ready().await;
@@ -47,6 +48,7 @@ async fn a_cluster_moves_to_the_catalog_and_back() {
     former::the_old_list_can_be_emptied_and_filled_again(&scene, &before).await;
     former::an_entry_leaves_and_comes_back(&scene, &before).await;
     former::edits_are_told_and_fields_that_leave_are_taken_off(&scene).await;
+    former::plan_tells_edits(&scene).await;
     former::a_deleted_image_and_a_deleted_crd_take_nothing_with_them(&scene, &before).await;
     assert_eq!(seen.not_ready(&former::ADOPTED), Vec::<String>::new(), "Ready was False in between");
     drop(daemon);

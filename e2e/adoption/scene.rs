@@ -46,12 +46,13 @@ impl<'a> Scene<'a> {
         self.stage.cluster.api(&self.stage.cluster.admin(), "v1", "PersistentVolumeClaim", CATALOG).await
     }
 
-    /// Every DataVolume and PVC of the catalog namespace that is not going.
+    /// The goldens' DataVolumes and PVCs that are not going.
     pub async fn goldens(&self) -> Goldens {
         let mut all = Goldens::new();
         for (kind, api) in [("dv", self.volumes().await), ("pvc", self.claims().await)] {
             for object in api.list(&Default::default()).await.expect("list").items {
-                if object.metadata.deletion_timestamp.is_none() {
+                let is_golden = ["talos-worker-", "vm-default-images-"].iter().any(|prefix| object.name_any().starts_with(prefix));
+                if is_golden && object.metadata.deletion_timestamp.is_none() {
                     all.insert(format!("{kind}/{}", object.name_any()), object.uid().expect("UID"));
                 }
             }
@@ -76,7 +77,13 @@ impl<'a> Scene<'a> {
         let api: Api<GoldenImage> = self.stage.images();
         tokio::spawn(async move {
             let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff().applied_objects());
-            while let Ok(Some(image)) = events.try_next().await {
+            loop {
+                let image = match events.try_next().await {
+                    Ok(Some(image)) => image,
+                    Ok(None) => return,
+                    // The kind is gone for a while; the watcher begins anew.
+                    Err(_) => continue,
+                };
                 let ready = harness::condition(&image, "Ready");
                 if let Some(ready) = ready.filter(|ready| ready.status == "False") {
                     told.lock().expect("lock").push((image.name_any(), format!("{}: {}", ready.reason, ready.message)));

@@ -366,11 +366,13 @@ impl Leader {
 
     /// What a leader does once it can: with a CRD that lacks fields, what is written there would be lost.
     async fn work(&self, writer: Client, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
-        if let Some(Err(why)) = self.crd.borrow().as_ref().map(crd::Live::usable) {
+        let mut seen = self.crd.clone();
+        tokio::select! { () = stop.cancelled() => return Ok(()), _ = seen.wait_for(Option::is_some) => {} }
+        let usable = seen.borrow().as_ref().map(crd::Live::usable);
+        if let Some(Err(why)) = usable {
             let turned_off = if self.crd_upgrade { "" } else { " (`crdUpgrade` is off: install the CRD of this release by hand)" };
             tracing::warn!("{why}{turned_off}; waiting for it");
         }
-        let mut seen = self.crd.clone();
         tokio::select! { () = stop.cancelled() => return Ok(()), () = crd::usable(&mut seen) => {} }
         let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(writer.clone(), &self.arguments.namespace);
         let key = certs::KeptSpoolKey::obtain(&secrets, certs::SPOOL_KEY).await?;
