@@ -367,7 +367,7 @@ impl Leader {
     /// What a leader does once it can: with a CRD that lacks fields, what is written there would be lost.
     async fn work(&self, writer: Client, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
         let mut seen = self.crd.clone();
-        tokio::select! { () = stop.cancelled() => return Ok(()), _ = seen.wait_for(Option::is_some) => {} }
+        tokio::select! { () = stop.cancelled() => return Ok(()), () = async { drop(seen.wait_for(Option::is_some).await) } => {} }
         let usable = seen.borrow().as_ref().map(crd::Live::usable);
         if let Some(Err(why)) = usable {
             let turned_off = if self.crd_upgrade { "" } else { " (`crdUpgrade` is off: install the CRD of this release by hand)" };
