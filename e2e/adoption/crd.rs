@@ -54,7 +54,7 @@ pub async fn an_older_crd_is_reported_and_brought_forward(scene: &Scene<'_>) {
             if log.contains("lacks") && log.contains("status.targets[].adopted") {
                 Ok(())
             } else {
-                Err(log.chars().rev().take(300).collect())
+                Err(log.lines().last().unwrap_or_default().to_owned())
             }
         })
         .await;
@@ -89,7 +89,7 @@ pub async fn a_newer_crd_is_never_taken_back(scene: &Scene<'_>) {
     daemon.ready().await;
     harness::eventually("it says that the CRD stays", async || {
         let log = daemon.log();
-        if log.contains("newer than this release") { Ok(()) } else { Err(log.chars().rev().take(300).collect()) }
+        if log.contains("newer than this release") { Ok(()) } else { Err(log.lines().last().unwrap_or_default().to_owned()) }
     })
     .await;
     assert!(knows(scene, "/spec/properties/later").await);
