@@ -254,7 +254,7 @@ fn start(
         Ok(modes) => (modes.volume_mode, modes.access_modes),
         Err(error) => return TargetState::trouble(Reason::ModesUnknown, error.to_string()),
     };
-    let waiting_until = status.next_attempt_time.as_ref().map(|at| at.0).filter(|at| *at > draft.now);
+    let waiting_until = status.next_attempt_time.as_ref().and_then(|at| draft.not_before(at, draft.settings.backoff.1));
     if let Some(at) = waiting_until {
         draft.wake_at(at);
         return failed_before(status, draft.settings.import_attempts).with_disk();
@@ -277,7 +277,7 @@ fn start(
     status.volume_mode = Some(volume_mode.to_string());
     status.access_modes.clone_from(&access_modes);
     serve(draft, golden, view, disk, true);
-    draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark: (status.attempts, 0) });
+    draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark: (status.attempts, 0, 0) });
     draft.after.push(Action::CreateVolume(Box::new(ImportOrder {
         golden: golden.clone(),
         disk,
@@ -366,13 +366,21 @@ fn running(
         )
         .with_disk();
     }
+    // Another key of the spool, or another object of the image's name, means another path: nobody answers at the former one,
+    // and a DataVolume's source cannot be changed.
+    if let (Some(asked), Some(served)) = (&volume.path, &view.golden.path)
+        && asked != served
+    {
+        draft.after.push(Action::DeleteVolume { golden: golden.clone(), uid: volume.uid.clone() });
+        return TargetState::working(
+            Reason::Importing,
+            "The spool has another address for this golden now; the unfinished import is begun anew.",
+        )
+        .with_disk();
+    }
     if let Some(disk) = disk {
         let ready = spooled_disk(draft).is_some_and(|(spooled, _)| spooled == disk);
         serve(draft, golden, view, disk, ready);
-        let mark = (status.attempts, volume.restarts);
-        if view.golden.headers_written != Some(mark) {
-            draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark });
-        }
     }
     let step = volume.percent.map(|percent| i32::from(percent.min(100)) / 10 * 10);
     if let Some(step) = step.filter(|step| status.progress_percent.unwrap_or(-1) < *step) {
@@ -387,12 +395,22 @@ fn running(
         importer: view.golden.importer,
     };
     let trouble = view.golden.trouble.clone().or_else(|| import_trouble(facts));
-    let moved = [view.golden.moved, status.progress_time.as_ref().map(|at| at.0), status.started_time.as_ref().map(|at| at.0)]
-        .into_iter()
-        .flatten()
-        .max()
-        .unwrap_or(draft.now);
+    // What this process saw is counted by a clock that does not jump; what is on record is of another time, perhaps of a
+    // clock that was ahead.
+    let recorded = [&status.progress_time, &status.started_time].into_iter().flatten().map(|at| at.0).max();
+    let moved = view.golden.moved.or(recorded).unwrap_or(draft.now).min(draft.now);
     let deadline = after(moved, draft.settings.import_deadline);
+    if let Some(disk) = disk {
+        // Written once for each importer; and while nothing moves now and then again, since whoever deleted the Secret or the
+        // CA leaves a pod that cannot start, and Secrets of this namespace we may not read.
+        let pause = (draft.settings.import_deadline / 5).max(Duration::from_secs(1));
+        let still = draft.now.duration_since(moved).unsigned_abs().as_secs() / pause.as_secs().max(1);
+        let mark = (status.attempts, volume.restarts, still);
+        if view.golden.headers_written != Some(mark) {
+            draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark });
+        }
+        draft.wake_at(after(moved, pause.saturating_mul(u32::try_from(still + 1).unwrap_or(u32::MAX))));
+    }
     if draft.now >= deadline || volume.phase == "Failed" {
         return give_up(draft, golden, volume, trouble, status);
     }
