@@ -147,6 +147,12 @@ impl ControlPlane {
         &self.pki.ca_pem
     }
 
+    /// The API server's own certificate and key, in PEM: for a proxy of ours that stands before it.
+    pub fn server_identity(&self) -> (String, String) {
+        let read = |path| std::fs::read_to_string(path).expect("a file of the control plane");
+        (read(&self.pki.server_certificate), read(&self.pki.server_key))
+    }
+
     /// The folder with the data and logs of the cluster.
     pub fn dir(&self) -> &Path {
         self.dir.path()

@@ -69,7 +69,25 @@ pub struct Stage<'a> {
     pub spool: Port,
     second: Port,
     settings: serde_json::Value,
-    kubeconfig: PathBuf,
+    /// The daemon's identity, with the chart's rights and no more.
+    pub kubeconfig: PathBuf,
+}
+
+/// How one daemon is started where it matters; what is left out is as in [`Stage::daemon`].
+#[derive(Debug, Clone, Default)]
+pub struct Launch {
+    /// How it reaches the API server.
+    pub kubeconfig: Option<PathBuf>,
+    /// Where its spool listens.
+    pub listen: Option<String>,
+    /// Further arguments.
+    pub arguments: Vec<String>,
+    /// Further environment variables.
+    pub environment: Vec<(String, String)>,
+    /// A program that runs it, with its arguments.
+    pub under: Option<(String, Vec<String>)>,
+    /// Settings over the stage's.
+    pub settings: serde_json::Value,
 }
 
 impl<'a> Stage<'a> {
@@ -93,25 +111,29 @@ impl<'a> Stage<'a> {
 
     /// Starts a daemon with a spool of its own name below the stage's directory, where importers find it.
     pub fn daemon(&self, name: &str) -> Daemon {
-        self.start(name, &self.spool.address(), &[])
+        self.launch(name, Launch::default())
     }
 
     /// Starts a second daemon beside a running one. Both cannot listen on one port of loopback, so this one advertises an
     /// address of its own; in a cluster the Service would lead to whichever leads.
     pub fn follower(&self, name: &str) -> Daemon {
-        self.start(name, &self.second.address(), &[format!("--spool-url=https://{SECOND_HOST}:8443")])
+        let arguments = vec![format!("--spool-url=https://{SECOND_HOST}:8443")];
+        self.launch(name, Launch { listen: Some(self.second.address()), arguments, ..Launch::default() })
     }
 
     /// Like [`Stage::daemon`], with further settings for this one.
     pub fn daemon_with(&self, name: &str, settings: &serde_json::Value) -> Daemon {
-        self.start_with(name, &self.spool.address(), &[], settings)
+        self.launch(name, Launch { settings: settings.clone(), ..Launch::default() })
     }
 
-    fn start(&self, name: &str, spool: &str, more: &[String]) -> Daemon {
-        self.start_with(name, spool, more, &json!({}))
+    /// Where the daemon of this name keeps its disks.
+    pub fn spool_of(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("spool-{name}"))
     }
 
-    fn start_with(&self, name: &str, spool: &str, more: &[String], own: &serde_json::Value) -> Daemon {
+    /// Starts a daemon in its own way.
+    pub fn launch(&self, name: &str, launch: Launch) -> Daemon {
+        let spool = launch.listen.unwrap_or_else(|| self.spool.address());
         let (health, metrics) = (Port::reserve(), Port::reserve());
         let mut settings = json!({
             "lease": { "duration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms" },
@@ -119,7 +141,9 @@ impl<'a> Stage<'a> {
             "spoolSize": "20Gi",
         });
         merge(&mut settings, &self.settings);
-        merge(&mut settings, own);
+        if !launch.settings.is_null() {
+            merge(&mut settings, &launch.settings);
+        }
         let file = self.dir.join(format!("{name}.yaml"));
         std::fs::write(&file, settings.to_string()).expect("settings");
         let arguments = [
@@ -127,7 +151,7 @@ impl<'a> Stage<'a> {
             format!("--namespace={NAMESPACE}"),
             format!("--catalog-namespace={CATALOG}"),
             format!("--identity={name}"),
-            format!("--spool-dir={}", self.dir.join(format!("spool-{name}")).display()),
+            format!("--spool-dir={}", self.spool_of(name).display()),
             format!("--spool-listen={spool}"),
             format!("--health-listen={}", health.address()),
             format!("--metrics-listen={}", metrics.address()),
@@ -136,7 +160,15 @@ impl<'a> Stage<'a> {
             "--log-format=text".to_owned(),
             "--log=info,golden_catalog=debug".to_owned(),
         ];
-        Daemon::builder(name).args(arguments).args(more).kubeconfig(&self.kubeconfig).health(health.address()).start()
+        let kubeconfig = launch.kubeconfig.as_ref().unwrap_or(&self.kubeconfig);
+        let mut builder = Daemon::builder(name).args(arguments).args(launch.arguments).kubeconfig(kubeconfig).health(health.address());
+        for (variable, value) in launch.environment {
+            builder = builder.env(&variable, value);
+        }
+        if let Some((program, arguments)) = launch.under {
+            builder = builder.under(&program, &arguments);
+        }
+        builder.start()
     }
 
     /// Sets the list as a hoster does: by an upgrade of the release.

@@ -36,6 +36,7 @@ htpasswd:apache2-utils
 prometheus:prometheus
 promtool:prometheus
 strace:strace
+faketime:faketime
 ip:iproute2
 ps:procps
 setpriv:util-linux

@@ -23,7 +23,7 @@ use std::{
 };
 
 pub use answer::{Answer, Gate};
-pub use certificates::Authority;
+pub use certificates::{Authority, Pair, acceptor};
 pub use names::Names;
 pub use proxy::ConnectProxy;
 use tokio::{

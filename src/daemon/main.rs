@@ -158,8 +158,9 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     });
 
     let mut pulses = Vec::new();
-    let own = cluster.watches(&reader, &arguments.namespace, &arguments.catalog_namespace, WatchSettings::default());
-    for watch in own.into_iter().chain(consumers.watches(&reader, WatchSettings::default())) {
+    let watching = WatchSettings { limit: settings.watch_limit, ..WatchSettings::default() };
+    let own = cluster.watches(&reader, &arguments.namespace, &arguments.catalog_namespace, watching);
+    for watch in own.into_iter().chain(consumers.watches(&reader, watching)) {
         let pulse = watch.pulse.clone();
         pulses.push(pulse.clone());
         health.add(Probe::Live, &format!("watch {}", pulse.kind()), {
@@ -400,7 +401,7 @@ impl Leader {
         let listing = list::run(Arc::clone(&self.shared), writer, Arc::clone(&self.list_changed), stop.clone());
         tokio::select! {
             outcome = server => outcome.map_err(|error| Fatal::Other(format!("the spool's server: {error}")))?,
-            outcome = endpoints => outcome?,
+            () = endpoints => {},
             () = async { tokio::join!(term.run(stop.clone()), listing, wake); } => {},
         }
         Ok(())

@@ -13,6 +13,7 @@ use crate::{
     golden,
     model::{DiskSize, HttpUrl},
     source::{EgressSettings, ProxySettings},
+    world::WatchSettings,
 };
 
 /// Which of the two roles a process has.
@@ -129,6 +130,9 @@ pub struct Settings {
     /// How often upstream is asked whether it serves other bytes (R6).
     #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub upstream_check: Duration,
+    /// How long a watch may hear nothing from the API server before liveness fails.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub watch_limit: Duration,
     /// How much of the spool's volume may be used, by allocated bytes.
     pub spool_size: DiskSize,
     /// The largest disk, as a guest sees it.
@@ -184,6 +188,7 @@ impl Default for Settings {
             import_quiet: golden.import_quiet,
             importer_hold: Duration::from_secs(300),
             upstream_check: golden.upstream_check,
+            watch_limit: WatchSettings::default().limit,
             spool_size: gib(64),
             largest_disk: gib(1024),
             workers: 8,

@@ -88,7 +88,7 @@ pub enum Action {
         /// The disk.
         disk: Digest,
         /// The attempt and restart count it is written for.
-        mark: (i32, i64),
+        mark: (i32, i64, u64),
     },
     /// Delete the header Secret.
     DeleteHeaders {
@@ -190,6 +190,12 @@ impl Draft<'_> {
 
     pub(super) fn wake_at(&mut self, at: Timestamp) {
         self.wake = Some(self.wake.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// The time on record before which nothing may be tried, where that is to come. One that lies further ahead than the
+    /// longest wait that is ever written was written by a clock that was ahead, and is over.
+    pub(super) fn not_before(&self, at: &Time, longest: Duration) -> Option<Timestamp> {
+        (at.0 > self.now && at.0 <= after(self.now, longest + Duration::from_secs(1))).then_some(at.0)
     }
 
     /// Whether the disk's digest may never change again: a golden was made from it.

@@ -12,6 +12,7 @@ use crate::{
     api::{ArtifactStatus, DiskStatus, FetchStatus, LastFailure},
     model::{Schematic, Source},
     rules::Reason,
+    run::backoff::Backoff,
 };
 
 /// How the artifact stands.
@@ -104,7 +105,9 @@ fn record_spooled(draft: &mut Draft<'_>) -> Option<FetchState> {
 }
 
 fn begin(draft: &mut Draft<'_>, fetch: &mut FetchStatus, counts: bool) -> FetchState {
-    if let Some(at) = fetch.next_attempt_time.as_ref().map(|at| at.0).filter(|at| *at > draft.now) {
+    let settings = draft.settings;
+    let longest = settings.terminal_interval.max(settings.not_found_interval).max(settings.backoff.1).max(Backoff::LONGEST_RETRY_AFTER);
+    if let Some(at) = fetch.next_attempt_time.as_ref().and_then(|at| draft.not_before(at, longest)) {
         draft.wake_at(at);
         return failed(draft, fetch);
     }
@@ -157,7 +160,7 @@ fn record_failure(draft: &mut Draft<'_>, fetch: &mut FetchStatus, reason: Reason
     } else {
         backoff(draft, fetch.attempts.max(1))
     };
-    let next = after(draft.now, delay.max(retry_after.unwrap_or_default()));
+    let next = after(draft.now, delay.max(retry_after.unwrap_or_default().min(Backoff::LONGEST_RETRY_AFTER)));
     fetch.next_attempt_time = Some(whole_seconds(next));
     draft.wake_at(next);
 }

@@ -83,7 +83,7 @@ pub(super) fn start(
         Ok(modes) => modes,
         Err(error) => return TargetState::trouble(Reason::ModesUnknown, error.to_string()),
     };
-    let waiting_until = status.next_attempt_time.as_ref().map(|at| at.0).filter(|at| *at > draft.now);
+    let waiting_until = status.next_attempt_time.as_ref().and_then(|at| draft.not_before(at, draft.settings.backoff.1));
     if let Some(at) = waiting_until {
         draft.wake_at(at);
         return with_disk(failed_before(status, draft.settings.import_attempts));
@@ -117,7 +117,7 @@ pub(super) fn start(
     let state = match &copies {
         None => {
             serve(draft, golden, view, disk, true);
-            draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark: (status.attempts, 0) });
+            draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark: (status.attempts, 0, 0) });
             TargetState::working(Reason::Importing, "The import begins.")
         }
         Some(source) => TargetState::working(Reason::Copying, format!("The copy from the golden {source} begins.")),
@@ -253,14 +253,22 @@ pub(super) fn running(
         .with_disk();
     }
     let is_copy = volume.copies.is_some();
+    // Another key of the spool, or another object of the image's name, means another path: nobody answers at the former one,
+    // and a DataVolume's source cannot be changed.
+    if let (false, Some(asked), Some(served)) = (is_copy, &volume.path, &view.golden.path)
+        && asked != served
+    {
+        draft.after.push(Action::DeleteVolume { golden: golden.clone(), uid: volume.uid.clone() });
+        return TargetState::working(
+            Reason::Importing,
+            "The spool has another address for this golden now; the unfinished import is begun anew.",
+        )
+        .with_disk();
+    }
     let with_disk = |state: TargetState| TargetState { needs_disk: !is_copy, ..state };
     if let Some(disk) = disk.filter(|_| !is_copy) {
         let ready = spooled_disk(draft).is_some_and(|(spooled, _)| spooled == disk);
         serve(draft, golden, view, disk, ready);
-        let mark = (status.attempts, volume.restarts);
-        if view.golden.headers_written != Some(mark) {
-            draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark });
-        }
     }
     let step = volume.percent.map(|percent| i32::from(percent.min(100)) / 10 * 10);
     let further = step.filter(|step| status.progress_percent.unwrap_or(-1) < *step);
@@ -268,11 +276,21 @@ pub(super) fn running(
         status.progress_percent = Some(step);
         status.progress_time = Some(draft.now());
     }
-    let moved = [view.golden.moved, status.progress_time.as_ref().map(|at| at.0), status.started_time.as_ref().map(|at| at.0)]
-        .into_iter()
-        .flatten()
-        .max()
-        .unwrap_or(draft.now);
+    // What this process saw is counted by a clock that does not jump; what is on record is of another time, perhaps of a
+    // clock that was ahead.
+    let recorded = [&status.progress_time, &status.started_time].into_iter().flatten().map(|at| at.0).max();
+    let moved = view.golden.moved.or(recorded).unwrap_or(draft.now).min(draft.now);
+    if let Some(disk) = disk.filter(|_| !is_copy) {
+        // Written once for each importer; and while nothing moves now and then again, since whoever deleted the Secret or the
+        // CA leaves a pod that cannot start, and Secrets of this namespace we may not read.
+        let pause = (draft.settings.import_deadline / 5).max(std::time::Duration::from_secs(1));
+        let still = draft.now.duration_since(moved).unsigned_abs().as_secs() / pause.as_secs().max(1);
+        let mark = (status.attempts, volume.restarts, still);
+        if view.golden.headers_written != Some(mark) {
+            draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark });
+        }
+        draft.wake_at(after(moved, pause.saturating_mul(u32::try_from(still + 1).unwrap_or(u32::MAX))));
+    }
     let quiet = after(moved, draft.settings.import_quiet);
     let facts = ImportFacts {
         phase: &volume.phase,

@@ -180,7 +180,9 @@ fn volume_view(volume: &DataVolume, image: &ImageName, identity: Option<&str>) -
     let status = volume.status.read().cloned().unwrap_or_default();
     let spec = volume.spec.read();
     let source = spec.and_then(|spec| spec.source.as_ref());
-    let source = match source.and_then(|source| source.http.as_ref()).and_then(|http| http.url.as_ref()) {
+    let url = source.and_then(|source| source.http.as_ref()).and_then(|http| http.url.as_ref());
+    let path = url.and_then(|url| url::Url::parse(url).ok()).map(|url| url.path().to_owned());
+    let source = match url {
         Some(url) => {
             format!("it imports {}", url::Url::parse(url).map_or_else(|_| "from a URL".to_owned(), |url| redact(&public_url(&url))))
         }
@@ -194,6 +196,7 @@ fn volume_view(volume: &DataVolume, image: &ImageName, identity: Option<&str>) -
         source,
         copies: spec.and_then(|spec| spec.source.as_ref()?.pvc.as_ref()?.name.clone()),
         disk_digest: volume.annotations().get(marks::DISK_DIGEST).cloned(),
+        path: path.filter(|path| path.starts_with(crate::spool::Address::PREFIX)),
         terminating: volume.metadata.deletion_timestamp.is_some(),
         percent: status.progress.as_deref().and_then(percent),
         restarts: status.restart_count.unwrap_or(0),

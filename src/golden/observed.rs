@@ -229,10 +229,12 @@ pub struct GoldenView {
     pub importer: ImporterFacts,
     /// What the spool answers to whoever asks for this golden.
     pub grant: GrantView,
+    /// The path at which the spool serves the disk that the DataVolume was made for.
+    pub path: Option<String>,
     /// When this process last saw the import move.
     pub moved: Option<Timestamp>,
-    /// The attempt and restart count for which the header Secret was last written by this process.
-    pub headers_written: Option<(i32, i64)>,
+    /// The attempt, restart count and stretch without a move for which the header Secret was last written by this process.
+    pub headers_written: Option<(i32, i64, u64)>,
     /// Trouble that pods, quota or CDI's settings explain better than the DataVolume does.
     pub trouble: Option<(Reason, String)>,
     /// Why the API server, when last asked, did not take an object that this golden needs (R10).
@@ -252,6 +254,8 @@ pub struct DataVolumeView {
     pub copies: Option<String>,
     /// The digest of the disk it was made for.
     pub disk_digest: Option<String>,
+    /// The path it pulls from, where that is one of a spool.
+    pub path: Option<String>,
     /// Whether it is being deleted.
     pub terminating: bool,
     /// CDI's phase.

@@ -181,7 +181,7 @@ fn applied_once_a_decision_is_empty() {
     observed.targets[0].golden = GoldenView {
         volume: Some(volume("ImportInProgress")),
         grant: GrantView::Serving { disk: disk(), ready: true },
-        headers_written: Some((1, 0)),
+        headers_written: Some((1, 0, 0)),
         ..GoldenView::default()
     };
     let first = run(&observed);

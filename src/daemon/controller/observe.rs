@@ -71,9 +71,10 @@ impl Term {
             target.golden.volume = shown;
             return;
         };
-        let facts = disk
-            .and_then(|disk| disk.parse::<Digest>().ok())
-            .and_then(|disk| self.registry.facts(&Grant { uid: uid.to_owned(), golden: golden.clone(), disk }));
+        let grant =
+            disk.and_then(|disk| disk.parse::<Digest>().ok()).map(|disk| Grant { uid: uid.to_owned(), golden: golden.clone(), disk });
+        target.golden.path = grant.as_ref().map(|grant| self.registry.path(grant));
+        let facts = grant.and_then(|grant| self.registry.facts(&grant));
         if let Some(facts) = facts {
             let began = status
                 .targets
