@@ -16,4 +16,6 @@ pub use spec::{
     ConfigMapKeyReference, GoldenImage, GoldenImageSpec, HttpSource, OperatingSystem, SourceSpec, StorageSpec, TalosFactorySource,
     TargetSpec,
 };
-pub use status::{ArtifactStatus, DiskStatus, FetchStatus, GoldenImageStatus, LastFailure, OperatingSystemStatus, TargetStatus};
+pub use status::{
+    ArtifactStatus, ConsumersStatus, DiskStatus, FetchStatus, GoldenImageStatus, LastFailure, OperatingSystemStatus, TargetStatus,
+};

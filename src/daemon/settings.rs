@@ -132,6 +132,16 @@ pub struct Settings {
     pub largest_disk: DiskSize,
     /// How many images are worked on at once.
     pub workers: usize,
+    /// The least time between two writes of one image's consumer counts.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub consumers_interval: Duration,
+    /// Marks written on consumers' disks a second (R25).
+    pub backfill_rate: u32,
+    /// How long a clone may stand still before it is told.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub stuck_clone: Duration,
+    /// Classes whose finished clones do not depend on their golden, by the hoster's word (`docs/consumers.md`).
+    pub independent_classes: std::collections::BTreeSet<String>,
     /// The Lease's times.
     pub lease: LeaseSettings,
     /// How upstreams are reached.
@@ -162,6 +172,7 @@ impl Default for LeaseSettings {
 impl Default for Settings {
     fn default() -> Self {
         let golden = golden::Settings::default();
+        let consumers = super::ConsumerSettings::default();
         let gib = |n: u64| DiskSize::from_bytes(n << 30).unwrap_or_else(|| unreachable!("a constant above zero"));
         Self {
             max_concurrent_imports: 3,
@@ -180,6 +191,10 @@ impl Default for Settings {
             spool_size: gib(64),
             largest_disk: gib(1024),
             workers: 8,
+            consumers_interval: consumers.interval,
+            backfill_rate: consumers.marks_per_second,
+            stuck_clone: consumers.stuck_clone,
+            independent_classes: consumers.independent_classes,
             lease: LeaseSettings::default(),
             egress: EgressSettings::default(),
         }
@@ -187,6 +202,16 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// What bounds the work for consumers.
+    pub fn consumers(&self) -> super::ConsumerSettings {
+        super::ConsumerSettings {
+            interval: self.consumers_interval,
+            marks_per_second: self.backfill_rate,
+            stuck_clone: self.stuck_clone,
+            independent_classes: self.independent_classes.clone(),
+        }
+    }
+
     /// What decisions depend on.
     pub fn golden(&self) -> golden::Settings {
         golden::Settings {
@@ -250,6 +275,7 @@ impl RunArguments {
         positive("maxConcurrentImports", settings.max_concurrent_imports)?;
         positive("maxConcurrentFetches", settings.max_concurrent_fetches)?;
         positive("workers", settings.workers)?;
+        positive("backfillRate", usize::try_from(settings.backfill_rate).unwrap_or(0))?;
         positive("fetchAttempts", usize::try_from(settings.fetch_attempts).unwrap_or(0))?;
         positive("importAttempts", usize::try_from(settings.import_attempts).unwrap_or(0))?;
         if settings.backoff_min > settings.backoff_max {

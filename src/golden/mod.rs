@@ -14,6 +14,7 @@ mod summary;
 mod target;
 #[cfg(test)]
 mod tests;
+mod usage;
 
 pub use decide::{Action, Decision, ImportOrder, Note, Wants, decide};
 pub use observed::{
@@ -22,3 +23,4 @@ pub use observed::{
 };
 pub use pacer::Pacer;
 pub use queue::Queue;
+pub use usage::UsageView;
