@@ -384,14 +384,14 @@ async fn r25_marks_are_written_restored_and_corrected(scene: &Scene<'_>) {
 }
 
 async fn a_worker_class_names_its_image_by_identity(scene: &Scene<'_>) {
-    const IDENTITY: &str = "2ae5d0d484384e8188b4fd6dbb1236c7ee65ca9a";
+    const IDENTITY: &str = "e449297b1a4df41248857fc84e978c658a845809";
     let labels = json!({ GOLDEN_MARK: "true", "kubernetes-worker-image.cozystack.io/identity": IDENTITY });
     scene.apply(claim(CATALOG, "kairos-worker-x", labels, json!({}))).await;
     assert_eq!(scene.cli(&["check-delete", "kairos-worker-x"]).await.code, Some(0));
     scene
         .apply(json!({
             "apiVersion": "cozystack.io/v1alpha1", "kind": "WorkerClass", "metadata": { "name": "kairos" },
-            "spec": { "bootstrap": "kairos", "image": { "architecture": "arm64", "kubernetesVersion": "v1.35.6",
+            "spec": { "bootstrap": "kairos", "image": { "kubernetesVersion": "v1.35.6",
                 "reference": "registry.example.com/kairos@sha256:eb87a994833d82feb2279575aafa42a06c5feb124ea72cae6efc0ee46bb729d8" } },
         }))
         .await;
