@@ -49,12 +49,8 @@ fn observed(spec: Value) -> Observed {
         spooled: None,
         fetch: FetchView::Idle,
         upstream: None,
-<<<<<<< HEAD
         targets: vec![ObservedTarget { name: None, taken_by: None, class: class("replicated"), golden: GoldenView::default() }; targets],
-=======
-        targets: vec![ObservedTarget { name: None, class: class("replicated"), golden: GoldenView::default() }; targets],
         usage: UsageView::NotCounted,
->>>>>>> 72bc511 (Consumers: counts and InUse in status, marks back-filled, stuck clones told; consumers and check-delete on the command line)
         permits: Permits { fetch: true, imports: 8 },
     }
 }
