@@ -17,5 +17,7 @@ pub use spec::{
     ConfigMapKeyReference, GoldenImage, GoldenImageSpec, HttpSource, OperatingSystem, SourceSpec, StorageSpec, TalosFactorySource,
     TargetSpec,
 };
-pub use status::{ArtifactStatus, DiskStatus, FetchStatus, GoldenImageStatus, LastFailure, OperatingSystemStatus, TargetStatus};
+pub use status::{
+    ArtifactStatus, ConsumersStatus, DiskStatus, FetchStatus, GoldenImageStatus, LastFailure, OperatingSystemStatus, TargetStatus,
+};
 pub use upgrade::{CRD_VERSION, Upgrade, missing_fields, upgrade};

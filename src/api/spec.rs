@@ -24,6 +24,7 @@ use crate::model::{HttpUrl, Usage};
     printcolumn(name = "Version", type_ = "string", json_path = ".status.operatingSystem.version"),
     printcolumn(name = "Class", type_ = "string", json_path = ".status.targets[*].storageClassName"),
     printcolumn(name = "Size", type_ = "string", json_path = ".status.disk.virtualSize"),
+    printcolumn(name = "Clones", type_ = "integer", json_path = ".status.consumers.clones"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
     printcolumn(

@@ -48,11 +48,42 @@ pub struct GoldenImageStatus {
     #[schemars(length(max = 16))]
     pub targets: Vec<TargetStatus>,
 
+    /// Who uses the image, in numbers; `golden-catalog consumers NAME` tells who. Written at most once a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consumers: Option<ConsumersStatus>,
+
     /// The state of the image. `Ready` is True when every target can be cloned, `Available` when one can.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_string()]))]
     pub conditions: Vec<Condition>,
+}
+
+/// Who uses an image, in numbers.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ConsumersStatus {
+    /// Disks that were cloned from its goldens, or are being cloned.
+    #[serde(default)]
+    pub clones: i32,
+    /// Worker pools, VM disks and VMs they belong to.
+    #[serde(default)]
+    pub pools: i32,
+    /// VirtualMachines whose disks are made from it, running or stopped.
+    #[serde(default)]
+    pub virtual_machines: i32,
+    /// Machine templates that name it, those of pools scaled to zero too.
+    #[serde(default)]
+    pub templates: i32,
+    /// Namespaces with consumers.
+    #[serde(default)]
+    pub namespaces: i32,
+    /// Since when nothing uses it; absent while something does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unused_since: Option<Time>,
+    /// When the newest clone that was seen was created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_clone_time: Option<Time>,
 }
 
 /// What is on the disk.

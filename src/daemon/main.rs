@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     LogFormat, RunArguments, Settings,
     act::Hands,
+    consumers,
     controller::{Shared, Term},
     crd, endpoints,
     index::Index,
@@ -135,13 +136,15 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     let list_changed = Arc::new(Notify::new());
     let index: Arc<Index> = Arc::default();
     let cluster = cluster(&queue, &list_changed, &index);
-    let consumers = ConsumerWatch::new(&arguments.catalog_namespace, WatchSettings::default());
+    let ledger = ConsumerWatch::new(&arguments.catalog_namespace, WatchSettings::default());
     let (recorder, publisher) = events::recorder(reader.clone(), "cozystack.io/golden-catalog", &identity, Arc::clone(&metrics));
     let spool_url = arguments.spool_url()?;
     let spool_host = spool_url.url().host_str().unwrap_or_default().to_owned();
     let shared = Arc::new(Shared {
         settings: settings.golden(),
         cluster: cluster.clone(),
+        consumers: ledger.clone(),
+        usage: Arc::new(consumers::Usage::new(settings.consumers())),
         namespace: arguments.namespace.clone(),
         catalog: arguments.catalog_namespace.clone(),
         spool_host: spool_host.clone(),
@@ -160,7 +163,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     let mut pulses = Vec::new();
     let watching = WatchSettings { limit: settings.watch_limit, ..WatchSettings::default() };
     let own = cluster.watches(&reader, &arguments.namespace, &arguments.catalog_namespace, watching);
-    for watch in own.into_iter().chain(consumers.watches(&reader, watching)) {
+    for watch in own.into_iter().chain(ledger.watches(&reader, watching)) {
         let pulse = watch.pulse.clone();
         pulses.push(pulse.clone());
         health.add(Probe::Live, &format!("watch {}", pulse.kind()), {
@@ -180,8 +183,8 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         for pulse in &pulses {
             metrics.watch(pulse.kind(), pulse.sample(std::time::Instant::now()));
         }
-        let ledger = consumers.read();
-        metrics.ledger(ledger.len(), ledger.heap_bytes(), ledger.known(&crate::world::ledger::Kind::ALL).is_ok());
+        let held = ledger.read();
+        metrics.ledger(held.len(), held.heap_bytes(), held.known(&crate::world::ledger::Kind::ALL).is_ok());
     });
     health.add(Probe::Ready, "caches", {
         let cluster = cluster.clone();
@@ -398,11 +401,12 @@ impl Leader {
         let server = spool::server::serve(listener, tls, registry.clone(), self.store.clone(), settings, stop.clone());
         let wake = wake_on_spool(&registry, &self.store, Arc::clone(&self.shared), stop.clone());
         let endpoints = endpoints::keep(writer.clone(), &self.arguments, stop.clone());
+        let consumers = consumers::run(Arc::clone(&self.shared), writer.clone(), stop.clone());
         let listing = list::run(Arc::clone(&self.shared), writer, Arc::clone(&self.list_changed), stop.clone());
         tokio::select! {
             outcome = server => outcome.map_err(|error| Fatal::Other(format!("the spool's server: {error}")))?,
             () = endpoints => {},
-            () = async { tokio::join!(term.run(stop.clone()), listing, wake); } => {},
+            () = async { tokio::join!(term.run(stop.clone()), listing, wake, consumers); } => {},
         }
         Ok(())
     }

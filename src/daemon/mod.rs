@@ -1,6 +1,7 @@
 //! The daemon put together: settings, roles, and what each role does.
 
 mod act;
+mod consumers;
 mod controller;
 mod crd;
 mod endpoints;
@@ -11,5 +12,6 @@ mod main;
 mod memory;
 mod settings;
 
+pub use consumers::ConsumerSettings;
 pub use main::main;
 pub use settings::{LeaseSettings, LogFormat, Role, RunArguments, Settings, SettingsError};

@@ -142,6 +142,16 @@ pub struct Settings {
     /// Whether the leader brings our CRD forward to its own release. Off, a field that is missing is reported, and the daemon
     /// is not ready.
     pub crd_upgrade: bool,
+    /// The least time between two writes of one image's consumer counts.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub consumers_interval: Duration,
+    /// Marks written on consumers' disks a second (R25).
+    pub backfill_rate: u32,
+    /// How long a clone may stand still before it is told.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub stuck_clone: Duration,
+    /// Classes whose finished clones do not depend on their golden, by the hoster's word (`docs/consumers.md`).
+    pub independent_classes: std::collections::BTreeSet<String>,
     /// The Lease's times.
     pub lease: LeaseSettings,
     /// How upstreams are reached.
@@ -172,6 +182,7 @@ impl Default for LeaseSettings {
 impl Default for Settings {
     fn default() -> Self {
         let golden = golden::Settings::default();
+        let consumers = super::ConsumerSettings::default();
         let gib = |n: u64| DiskSize::from_bytes(n << 30).unwrap_or_else(|| unreachable!("a constant above zero"));
         Self {
             max_concurrent_imports: 3,
@@ -193,6 +204,10 @@ impl Default for Settings {
             largest_disk: gib(1024),
             workers: 8,
             crd_upgrade: true,
+            consumers_interval: consumers.interval,
+            backfill_rate: consumers.marks_per_second,
+            stuck_clone: consumers.stuck_clone,
+            independent_classes: consumers.independent_classes,
             lease: LeaseSettings::default(),
             egress: EgressSettings::default(),
         }
@@ -200,6 +215,16 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// What bounds the work for consumers.
+    pub fn consumers(&self) -> super::ConsumerSettings {
+        super::ConsumerSettings {
+            interval: self.consumers_interval,
+            marks_per_second: self.backfill_rate,
+            stuck_clone: self.stuck_clone,
+            independent_classes: self.independent_classes.clone(),
+        }
+    }
+
     /// What decisions depend on.
     pub fn golden(&self) -> golden::Settings {
         golden::Settings {
@@ -264,6 +289,7 @@ impl RunArguments {
         positive("maxConcurrentImports", settings.max_concurrent_imports)?;
         positive("maxConcurrentFetches", settings.max_concurrent_fetches)?;
         positive("workers", settings.workers)?;
+        positive("backfillRate", usize::try_from(settings.backfill_rate).unwrap_or(0))?;
         positive("fetchAttempts", usize::try_from(settings.fetch_attempts).unwrap_or(0))?;
         positive("importAttempts", usize::try_from(settings.import_attempts).unwrap_or(0))?;
         if settings.backoff_min > settings.backoff_max {

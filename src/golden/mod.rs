@@ -18,6 +18,7 @@ mod summary;
 mod target;
 #[cfg(test)]
 mod tests;
+mod usage;
 
 pub use adopt::{Asked, marks_of as adopted_marks, stranger, wanted};
 pub use decide::{Action, Decision, ImportOrder, Note, Wants, decide};
@@ -27,3 +28,4 @@ pub use observed::{
 };
 pub use pacer::{Pacer, Turn};
 pub use queue::Queue;
+pub use usage::UsageView;

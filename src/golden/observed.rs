@@ -75,6 +75,8 @@ pub struct Observed {
     pub upstream: Option<UpstreamView>,
     /// One item per target of the spec, in its order.
     pub targets: Vec<ObservedTarget>,
+    /// Who uses the image.
+    pub usage: super::UsageView,
     /// What may be started now (R11).
     pub permits: Permits,
 }

@@ -7,6 +7,7 @@ use super::{
     decide::{Draft, after, listing_condition, whole_seconds},
     fetch::FetchState,
     target::TargetState,
+    usage,
 };
 use crate::{
     api::{ConditionSet, ConditionType, GoldenImageStatus, find_condition},
@@ -32,6 +33,7 @@ pub(super) fn not_accepted(observed: &Observed, now: Timestamp, reason: Reason, 
     if let Some((kind, reason, message)) = listing_condition(&observed.listing) {
         set.set(kind, Some(true), reason, message);
     }
+    usage::tell(&mut set, &mut status, &observed.status, &observed.usage, now);
     status.conditions = set.finish();
     let running = matches!(observed.fetch, super::FetchView::Running { .. });
     Decision {
@@ -115,6 +117,7 @@ pub(super) fn finish(mut draft: Draft<'_>, states: &[TargetState], fetch: &Fetch
         set.set(kind, Some(true), reason, message);
     }
     upstream(&mut set, &mut draft, all);
+    usage::tell(&mut set, &mut draft.status, &draft.observed.status, &draft.observed.usage, draft.now);
     draft.status.conditions = set.finish();
     Decision {
         before: draft.before,

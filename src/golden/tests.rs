@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     Action, ClaimView, ClassChoice, ClassFound, DataVolumeView, Decision, FetchView, GoldenView, GrantView, Metadata, Observed,
-    ObservedTarget, Permits, Reference, Settings, SpooledView, decide,
+    ObservedTarget, Permits, Reference, Settings, SpooledView, UsageView, decide,
 };
 use crate::{
     api::{ConditionType, GoldenImageStatus, find_condition, is_true, parse_image},
@@ -61,6 +61,7 @@ pub(super) fn observed(spec: Value) -> Observed {
             };
             targets
         ],
+        usage: UsageView::NotCounted,
         permits: Permits { fetch: true, imports: 8 },
     }
 }

@@ -8,6 +8,7 @@ pub mod capability;
 pub mod class;
 pub mod clone;
 pub mod consumers;
+pub mod copied;
 pub mod dependence;
 mod edit;
 pub mod freeze;
@@ -23,6 +24,7 @@ mod refusal;
 pub mod repair;
 mod rolling;
 pub mod size;
+pub mod stuck;
 
 pub use edit::{FrozenChange, duplicate_message, frozen_changes, frozen_message, taken_name_message};
 pub use import::{CdiCondition, ImportFacts, ImporterFacts, Told, import_trouble};

@@ -178,6 +178,19 @@ reasons! {
     ProfileChanged { terminal: false, remedy: "Nothing changes for this golden; clones must keep its volume mode." }
     /// Upstream now serves other bytes than were imported (R6).
     UpstreamChanged { terminal: false, remedy: "Nothing is imported in place; make a new entry for the new bytes." }
+    // R22: who needs a golden.
+    /// Something needs a golden of the image.
+    InUse { terminal: false, remedy: "`golden-catalog consumers NAME` tells what; until that is gone, no golden may be deleted." }
+    /// Clones exist, and each stands alone.
+    OnlyIndependentClones { terminal: false, remedy: "" }
+    /// Nothing uses the image.
+    Unused { terminal: false, remedy: "" }
+    /// Not every consumer is known.
+    ConsumersUnknown { terminal: false, remedy: "Nothing may be called unused meanwhile; see the daemon's readiness and its ClusterRole." }
+    /// A clone does not move.
+    CloneStuck { terminal: false, remedy: "The Event names the cause; the clone goes on when it is gone." }
+    /// A mark on a disk contradicted its spec and was corrected (R25).
+    MarkCorrected { terminal: false, remedy: "Write the name of the golden that the spec names, or leave the annotation out." }
     /// The attempts are spent.
     AttemptsSpent { terminal: true, remedy: "A slow retry goes on; the annotation `kubernetes-worker-image.cozystack.io/retry: <new value>` starts over now." }
 }

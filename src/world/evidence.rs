@@ -19,7 +19,7 @@ use crate::{
     model::{Architecture, ContainerReference, Identity},
     rules::{
         consumers::Evidence,
-        dependence::was_copied,
+        copied::copy_cause,
         golden::{ObjectMarks, is_temporary},
         marks,
         pool::{PoolClue, disk_pool},
@@ -165,7 +165,7 @@ impl Observe for DataVolume {
                 phase => phase == Some("Failed"),
             };
         }
-        facts.progress.was_copied = was_copied(|key| annotations.get(key).cloned());
+        facts.progress.copied = copy_cause(|key| annotations.get(key).map(String::as_str));
         (!facts.references.is_empty() || belongs_to_workers(&facts.pool)).then_some(facts)
     }
 }
@@ -198,7 +198,7 @@ impl Observe for Claim {
             has_ended: false,
             is_bound: phase == Some("Bound"),
             is_lost: phase == Some("Lost"),
-            was_copied: was_copied(|key| annotations.get(key).cloned()),
+            copied: copy_cause(|key| annotations.get(key).map(String::as_str)),
         };
         let former_class = annotations.get("volume.beta.kubernetes.io/storage-class").cloned();
         facts.class = former_class.or_else(|| self.spec.read()?.storage_class_name.clone()).filter(|class| !class.is_empty());

@@ -55,6 +55,7 @@ impl Term {
             fetch: self.jobs.view(uid),
             upstream: self.memory.with(uid, |image| image.upstream.clone()),
             listing: self.shared.listings.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned().unwrap_or_default(),
+            usage: self.shared.usage.view(&self.shared, object),
             permits: Permits::default(),
             image: parsed,
             status,

@@ -18,6 +18,7 @@ use prometheus_client::{
 };
 use series::PerImage;
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{Mutex, PoisonError, atomic::AtomicU64},
     time::Duration,
@@ -49,6 +50,9 @@ labels! {
     OfQueue { queue: &'static str }
     OfCertificate { certificate: String }
     OfCause { cause: &'static str }
+    OfImageKind { image: String, kind: &'static str }
+    OfImageCause { image: String, cause: &'static str }
+    OfMark { outcome: &'static str }
     OfVersion { version: &'static str }
 }
 
@@ -69,6 +73,27 @@ impl Outcome {
             Self::Changed => "changed",
             Self::Unchanged => "unchanged",
             Self::Error => "error",
+        }
+    }
+}
+
+/// How writing marks on a disk ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MarkOutcome {
+    /// They were missing.
+    Added,
+    /// One contradicted the spec, or said less than is known.
+    Corrected,
+    /// They were refused.
+    Failed,
+}
+
+impl MarkOutcome {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Added => "added",
+            Self::Corrected => "corrected",
+            Self::Failed => "failed",
         }
     }
 }
@@ -113,6 +138,11 @@ pub struct Metrics {
     watch_failures: Family<OfKind, Counter>,
     certificate_seconds: Family<OfCertificate, Float>,
     events_lost: Family<OfCause, Counter>,
+    consumers: PerImage<OfImageKind, Gauge>,
+    blockers: PerImage<OfImage, Gauge>,
+    copied: PerImage<OfImageCause, Gauge>,
+    stuck: Family<OfImageCause, Gauge>,
+    marks: Family<OfMark, Counter>,
     ledger_rows: Gauge,
     ledger_size: Gauge,
     ledger_known: Gauge,
@@ -217,6 +247,11 @@ impl Metrics {
                 Family::default()
             ),
             events_lost: register!("events_lost", "Events that could not be published", Family::default()),
+            consumers: per_image!("consumers", "Consumers of the image's goldens by kind; told by the leader"),
+            blockers: per_image!("blocking_consumers", "Consumers that keep the image's goldens from being deleted"),
+            copied: per_image!("network_copies", "Disks that were copied over the network instead of being cloned in storage, by cause"),
+            stuck: register!("stuck_clones", "Clones that have not moved for longer than their deadline, by cause", Family::default()),
+            marks: register!("consumer_marks", "Marks written on consumers' disks, by outcome", Family::default()),
             ledger_rows: register!(
                 "ledger_rows",
                 "References to goldens, and members of worker pools, in the consumer ledger",
@@ -339,6 +374,39 @@ impl Metrics {
         counter.inc_by(sample.failures.saturating_sub(counter.get()));
     }
 
+    /// An image's consumers by kind, how many of them block, and its network copies by cause.
+    pub fn consumers(&self, image: &str, kinds: &[(&'static str, usize)], blocking: usize, copied: &[(&'static str, usize)]) {
+        self.consumers.retain(image, |label| kinds.iter().any(|(kind, _)| *kind == label.kind));
+        self.copied.retain(image, |label| copied.iter().any(|(cause, _)| *cause == label.cause));
+        for (kind, count) in kinds {
+            self.consumers.get(image, OfImageKind { image: image.to_owned(), kind }).set(whole(*count));
+        }
+        for (cause, count) in copied {
+            self.copied.get(image, OfImageCause { image: image.to_owned(), cause }).set(whole(*count));
+        }
+        self.blockers.get(image, OfImage { image: image.to_owned() }).set(whole(blocking));
+    }
+
+    /// Forgets an image's consumers: somebody else counts them now.
+    pub fn forget_consumers(&self, image: &str) {
+        self.consumers.forget(image);
+        self.blockers.forget(image);
+        self.copied.forget(image);
+    }
+
+    /// All stuck clones by image and cause; `image` is empty for a golden without one.
+    pub fn stuck_clones(&self, clones: &BTreeMap<(&str, &'static str), usize>) {
+        self.stuck.clear();
+        for ((image, cause), count) in clones {
+            self.stuck.get_or_create(&OfImageCause { image: (*image).to_owned(), cause }).set(whole(*count));
+        }
+    }
+
+    /// A disk whose marks were written, or could not be.
+    pub fn marked(&self, outcome: MarkOutcome) {
+        self.marks.get_or_create(&OfMark { outcome: outcome.as_str() }).inc();
+    }
+
     /// What the consumer ledger holds: rows, bytes, and whether all is known; call it from [`Self::on_scrape`].
     pub fn ledger(&self, rows: usize, bytes: usize, is_known: bool) {
         self.ledger_rows.set(whole(rows));
@@ -367,6 +435,7 @@ impl Metrics {
         self.attempts.forget(image);
         self.failures.forget(image);
         self.fetched.forget(image);
+        self.forget_consumers(image);
     }
 
     /// Forgets a target that is gone, or what it was once tried for: progress and attempts too.
