@@ -2,6 +2,7 @@
 //!
 //! `docs/architecture.md` is the map of these rooms.
 
+pub mod admission;
 pub mod api;
 pub mod artifact;
 pub mod catalog;

@@ -12,12 +12,14 @@ use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    LogFormat, RunArguments, Settings,
+    LogFormat, Role, RunArguments, Settings,
     act::Hands,
+    admit,
     controller::{Shared, Term},
     endpoints,
     index::Index,
     list,
+    webhooks,
 };
 use crate::{
     api::{ConditionType, GoldenImage, GoldenImageStatus, is_true},
@@ -38,7 +40,7 @@ use crate::{
 };
 
 /// How long tasks may take to end.
-const GRACE: Duration = Duration::from_secs(25);
+pub(super) const GRACE: Duration = Duration::from_secs(25);
 
 /// Runs the daemon to its end.
 pub fn main(arguments: RunArguments) -> ExitCode {
@@ -85,7 +87,7 @@ fn start_log(arguments: &RunArguments) -> Result<(), String> {
 
 /// Why the daemon could not begin, or had to end.
 #[derive(Debug, thiserror::Error)]
-enum Fatal {
+pub(super) enum Fatal {
     #[error("no cluster: {0}")]
     Config(String),
     #[error(transparent)]
@@ -108,14 +110,21 @@ enum Fatal {
     Other(String),
 }
 
+/// Takes a port.
+pub(super) async fn listen(address: SocketAddr) -> Result<TcpListener, Fatal> {
+    TcpListener::bind(address).await.map_err(|error| Fatal::Listen(address, error))
+}
+
 async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fatal> {
+    if arguments.role == Role::Admission {
+        return admit::run(arguments, settings).await;
+    }
     let config = kube::Config::infer().await.map_err(|error| Fatal::Config(error.to_string()))?;
     let reader = client::reader(&config)?;
     let metrics = Arc::new(Metrics::new());
     let health = Health::new();
     let mut supervisor = Supervisor::new();
 
-    let listen = |address: SocketAddr| async move { TcpListener::bind(address).await.map_err(|error| Fatal::Listen(address, error)) };
     let (health_listener, metrics_listener) = (listen(arguments.health_listen).await?, listen(arguments.metrics_listen).await?);
     let spool_listener = std::net::TcpListener::bind(arguments.spool_listen)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
@@ -217,9 +226,17 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         };
         move |stop| async move { keeper.run(&config, Some(leadership), importing, stop).await }
     });
+    let webhook = Resolver::new();
+    supervisor.spawn("webhook certificate", Stage::Work, {
+        let (keeper, config, leadership) = (admit::keeper(&arguments, &webhook), config.clone(), leadership.clone());
+        move |stop| async move { keeper.run(&config, Some(leadership), || false, stop).await }
+    });
+    if arguments.role == Role::All {
+        admit::start(&mut supervisor, &config, &arguments, &settings, &metrics, &health, &webhook)?;
+    }
     supervisor.spawn("leader", Stage::Work, {
-        let leader =
-            Leader { config, shared, leadership, resolver, spool_url, arguments, hold: settings.importer_hold, list_changed, store };
+        let hold = settings.importer_hold;
+        let leader = Leader { config, shared, leadership, resolver, webhook, spool_url, arguments, hold, list_changed, store };
         move |stop| leader.run(spool_listener, stop)
     });
 
@@ -276,6 +293,7 @@ struct Leader {
     shared: Arc<Shared>,
     leadership: Leadership,
     resolver: Arc<Resolver>,
+    webhook: Arc<Resolver>,
     spool_url: crate::model::HttpUrl,
     arguments: RunArguments,
     hold: Duration,
@@ -338,11 +356,12 @@ impl Leader {
         let server = spool::server::serve(listener, tls, registry.clone(), self.store.clone(), settings, stop.clone());
         let wake = wake_on_spool(&registry, &self.store, Arc::clone(&self.shared), stop.clone());
         let endpoints = endpoints::keep(writer.clone(), &self.arguments, stop.clone());
+        let webhooks = webhooks::keep(writer.clone(), &self.arguments.namespace, Arc::clone(&self.webhook), stop.clone());
         let listing = list::run(Arc::clone(&self.shared), writer, Arc::clone(&self.list_changed), stop.clone());
         tokio::select! {
             outcome = server => outcome.map_err(|error| Fatal::Other(format!("the spool's server: {error}")))?,
             outcome = endpoints => outcome?,
-            () = async { tokio::join!(term.run(stop.clone()), listing, wake); } => {},
+            () = async { tokio::join!(term.run(stop.clone()), listing, wake, webhooks); } => {},
         }
         Ok(())
     }
