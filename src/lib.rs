@@ -8,6 +8,7 @@ pub mod artifact;
 pub mod catalog;
 pub mod cli;
 pub mod daemon;
+pub mod fence;
 pub mod foreign;
 pub mod golden;
 pub mod intake;

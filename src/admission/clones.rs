@@ -113,7 +113,8 @@ async fn read_source(source: &Source, scene: &Scene, live: &Live) -> Known<Sourc
         Source::Claim(name) => Some(name.clone()),
         Source::Snapshot(name) => {
             found.snapshot = live.snapshot(name).await?;
-            let of = found.snapshot.as_ref().and_then(|snapshot| snapshot.spec.read()?.source.as_ref()?.persistent_volume_claim_name.clone());
+            let of =
+                found.snapshot.as_ref().and_then(|snapshot| snapshot.spec.read()?.source.as_ref()?.persistent_volume_claim_name.clone());
             of.filter(|name| !name.is_empty())
         }
     };
@@ -130,9 +131,7 @@ async fn read_source(source: &Source, scene: &Scene, live: &Live) -> Known<Sourc
 async fn judge_one(request: &CloneRequest, sources: &Sources, scene: &Scene, live: &Live) -> Verdict {
     let source = sources.get(&request.source).cloned().unwrap_or_else(|| Err(Unknown("the source was not read".to_owned())));
     let (golden, is_selected) = match &source {
-        Ok(SourceFacts::Golden(golden)) => {
-            (golden.name.clone(), matches!(golden.access, crate::rules::clone::Access::Selected(_)))
-        }
+        Ok(SourceFacts::Golden(golden)) => (golden.name.clone(), matches!(golden.access, crate::rules::clone::Access::Selected(_))),
         _ => (request.source.name().to_owned(), false),
     };
     // Only where somebody is chosen must the chosen be known.

@@ -61,7 +61,8 @@ impl ImageFacts {
             let ready = find_condition(conditions, ConditionType::Ready);
             ready.map_or_else(|| "it has just been made".to_owned(), |ready| ready.reason.clone())
         };
-        let mut goldens: Vec<GoldenRecord> = status.targets.iter().filter_map(|target| recorded(target, of_image.as_ref(), &waits)).collect();
+        let mut goldens: Vec<GoldenRecord> =
+            status.targets.iter().filter_map(|target| recorded(target, of_image.as_ref(), &waits)).collect();
         let any_recorded = !goldens.is_empty();
         let unrecorded = parsed.iter().flat_map(|image| &image.targets).filter(|target| {
             let requested = target.class.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -212,7 +213,8 @@ mod tests {
                 "conditions": [{"type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-11-29T10:00:00Z"}]}],
                 "conditions": [{"type": "Stalled", "status": "True", "reason": "ClassNotFound", "message": "no", "lastTransitionTime": "2026-11-29T10:00:00Z"}]}),
         ));
-        let names: Vec<_> = begun.goldens.iter().map(|record| (record.golden.as_str(), record.volume.class.as_deref(), record.failed.is_some())).collect();
+        let names: Vec<_> =
+            begun.goldens.iter().map(|record| (record.golden.as_str(), record.volume.class.as_deref(), record.failed.is_some())).collect();
         assert_eq!(names, [("vm-default-images-u", Some("replicated"), false), ("vm-default-images-u-local", Some("local"), true)]);
         assert_eq!(begun.golden("vm-default-images-u").and_then(|record| record.claim_uid.as_deref()), Some("c"));
     }

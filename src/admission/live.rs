@@ -3,12 +3,15 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, Client, Resource};
+use kube::{Api, Client, Resource, api::ListParams};
 use serde::de::DeserializeOwned;
 
 use crate::{
     foreign::{Claim, DataSource, DataVolume, VirtualMachine, VolumeSnapshot},
-    rules::clone::{Known, Unknown},
+    rules::{
+        clone::{Known, Unknown},
+        marks,
+    },
     run::api_error,
 };
 
@@ -34,6 +37,20 @@ impl Live {
     /// When the API server does not say in time.
     pub async fn claim(&self, name: &str) -> Known<Option<Claim>> {
         read(Api::namespaced(self.client.clone(), &self.catalog), name).await
+    }
+
+    /// The goldens' claims: everything in the catalog namespace with our mark.
+    ///
+    /// # Errors
+    /// As [`Self::claim`].
+    pub async fn goldens(&self) -> Known<Vec<Claim>> {
+        let api: Api<Claim> = Api::namespaced(self.client.clone(), &self.catalog);
+        let selector = ListParams::default().labels(&format!("{}={}", marks::GOLDEN, marks::GOLDEN_VALUE));
+        match tokio::time::timeout(PATIENCE, api.list(&selector)).await {
+            Ok(Ok(found)) => Ok(found.items),
+            Ok(Err(error)) => Err(Unknown(format!("the goldens cannot be listed: {}", api_error(&error)))),
+            Err(_) => Err(Unknown("the API server did not list the goldens in time".to_owned())),
+        }
     }
 
     /// The DataVolume of this name in the catalog namespace.

@@ -54,7 +54,9 @@ fn annotations(object: &Value, wanted: &BTreeMap<String, String>) -> Vec<Operati
         None => vec![Operation::add("/metadata/annotations".to_owned(), json!(missing))],
         Some(_) => missing
             .into_iter()
-            .map(|(key, value)| Operation::add(format!("/metadata/annotations/{}", key.replace('~', "~0").replace('/', "~1")), json!(value)))
+            .map(|(key, value)| {
+                Operation::add(format!("/metadata/annotations/{}", key.replace('~', "~0").replace('/', "~1")), json!(value))
+            })
             .collect(),
     }
 }
@@ -87,7 +89,11 @@ mod tests {
     fn a_disk_gets_its_class_where_its_claim_is_spelled() {
         for (kind, object, path) in [
             (SubjectKind::DataVolume, json!({"metadata": {}, "spec": {"storage": {}}}), "/spec/storage/storageClassName"),
-            (SubjectKind::DataVolume, json!({"metadata": {"annotations": {"x": "1"}}, "spec": {"pvc": {"storageClassName": null}}}), "/spec/pvc/storageClassName"),
+            (
+                SubjectKind::DataVolume,
+                json!({"metadata": {"annotations": {"x": "1"}}, "spec": {"pvc": {"storageClassName": null}}}),
+                "/spec/pvc/storageClassName",
+            ),
             (SubjectKind::Claim, json!({"metadata": {"annotations": {marks::POOL: "wrong"}}, "spec": {}}), "/spec/storageClassName"),
         ] {
             let before = object.clone();

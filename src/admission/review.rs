@@ -117,7 +117,8 @@ fn cut(text: &str) -> String {
 
 /// The answer as the API server reads it.
 pub fn response(uid: &str, answer: &Answer) -> Value {
-    let status = |code: u16, reason: &str, message: &str| json!({ "status": "Failure", "code": code, "reason": reason, "message": cut(message) });
+    let status =
+        |code: u16, reason: &str, message: &str| json!({ "status": "Failure", "code": code, "reason": reason, "message": cut(message) });
     let body = match answer {
         Answer::Allow { patch, warnings } => {
             let mut body = json!({ "uid": uid, "allowed": true });

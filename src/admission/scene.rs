@@ -129,11 +129,14 @@ impl Scene {
             run.watch(
                 optional("StorageProfile", "storageprofiles.cdi.kubevirt.io"),
                 everywhere(),
-                self.profiles.sink(|profile: StorageProfile| {
-                    Some((profile.metadata.name.clone().unwrap_or_default(), facts::profile(&profile)))
-                }),
+                self.profiles
+                    .sink(|profile: StorageProfile| Some((profile.metadata.name.clone().unwrap_or_default(), facts::profile(&profile)))),
             ),
-            run.watch(optional("CDIConfig", "cdiconfigs.cdi.kubevirt.io"), everywhere(), self.cdi_config.sink(|config: CdiConfig| Some(config))),
+            run.watch(
+                optional("CDIConfig", "cdiconfigs.cdi.kubevirt.io"),
+                everywhere(),
+                self.cdi_config.sink(|config: CdiConfig| Some(config)),
+            ),
             run.watch::<DataVolume>(ledger("DataVolume", "datavolumes.cdi.kubevirt.io"), everywhere(), self.ledger.clone()),
             run.watch::<Claim>(state("PersistentVolumeClaim"), everywhere(), self.ledger.clone()),
             run.watch::<VolumeSnapshot>(

@@ -28,7 +28,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Answer, Live, Scene, judge_clones, review};
+use super::{Answer, Live, Scene, judge_clones, judge_golden, judge_image, judge_namespace, review};
 use crate::run::metrics::Metrics;
 
 /// The server's limits. The defaults suit a cluster.
@@ -71,6 +71,8 @@ pub struct App {
     pub scene: Scene,
     /// Live reads.
     pub live: Live,
+    /// The user that the role `controller` is.
+    pub daemon: String,
     /// Metrics.
     pub metrics: Arc<Metrics>,
 }
@@ -89,17 +91,26 @@ enum Hook {
     Disks,
     /// Judges clones.
     Clones,
+    /// Guards goldens.
+    Goldens,
+    /// Guards the catalog namespace.
+    Namespaces,
+    /// Judges GoldenImages.
+    Images,
 }
 
 impl Hook {
     fn parse(text: &str) -> Option<Self> {
-        [Self::Disks, Self::Clones].into_iter().find(|hook| hook.as_str() == text)
+        [Self::Disks, Self::Clones, Self::Goldens, Self::Namespaces, Self::Images].into_iter().find(|hook| hook.as_str() == text)
     }
 
     const fn as_str(self) -> &'static str {
         match self {
             Self::Disks => "disks",
             Self::Clones => "clones",
+            Self::Goldens => "goldens",
+            Self::Namespaces => "namespaces",
+            Self::Images => "images",
         }
     }
 }
@@ -108,7 +119,13 @@ impl Hook {
 ///
 /// # Errors
 /// When the listener cannot be used.
-pub async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, app: App, settings: Settings, shutdown: CancellationToken) -> io::Result<()> {
+pub async fn serve(
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    app: App,
+    settings: Settings,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
     let acceptor = Acceptor {
         tls: RustlsAcceptor::new(RustlsConfig::from_config(tls)).handshake_timeout(settings.handshake),
         places: Arc::new(Semaphore::new(settings.connections)),
@@ -119,7 +136,12 @@ pub async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, app: App, sett
     let handle = Handle::<SocketAddr>::new();
     let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle.clone());
     server.http_builder().http1().header_read_timeout(idle).max_headers(64);
-    server.http_builder().http2().max_concurrent_streams(256).max_header_list_size(32 << 10).keep_alive_interval(Some(Duration::from_secs(30)));
+    server
+        .http_builder()
+        .http2()
+        .max_concurrent_streams(256)
+        .max_header_list_size(32 << 10)
+        .keep_alive_interval(Some(Duration::from_secs(30)));
     let serving = server.serve(service);
     tokio::pin!(serving);
     tokio::select! {
@@ -167,6 +189,9 @@ async fn decide(hook: Hook, request: &review::Request, app: &App) -> Answer {
             Answer::Allow { warnings, .. } => Answer::Allow { patch: Vec::new(), warnings },
             other => other,
         },
+        Hook::Goldens => judge_golden(request, &app.scene, &app.live, &app.daemon).await,
+        Hook::Namespaces => judge_namespace(request, &app.scene, &app.live).await,
+        Hook::Images => judge_image(request, &app.scene, &app.daemon),
     }
 }
 

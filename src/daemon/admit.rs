@@ -9,7 +9,7 @@ use super::{
     main::{Fatal, GRACE, listen},
 };
 use crate::{
-    admission::{Live, Scene, server},
+    admission::{Live, Scene, daemon_user, server},
     run::{
         certs::{self, Keeper, Profile, Resolver},
         client,
@@ -102,7 +102,12 @@ pub(super) fn start(
         let resolver = Arc::clone(resolver);
         move || resolver.served().map(drop).ok_or_else(|| format!("Secret {} is not there yet", certs::WEBHOOK_TLS))
     });
-    let app = server::App { scene, live: Live::new(reader, &arguments.catalog_namespace), metrics: Arc::clone(metrics) };
+    let app = server::App {
+        scene,
+        live: Live::new(reader, &arguments.catalog_namespace),
+        daemon: daemon_user(&arguments.namespace),
+        metrics: Arc::clone(metrics),
+    };
     let tls = certs::server_config(Arc::clone(resolver), &["h2", "http/1.1"]).map_err(|error| Fatal::Other(error.to_string()))?;
     supervisor.spawn("webhook", Stage::Work, |stop| server::serve(listener, tls, app, server::Settings::default(), stop));
     Ok(())

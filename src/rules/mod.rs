@@ -9,6 +9,7 @@ pub mod clone;
 pub mod consumers;
 pub mod dependence;
 mod edit;
+pub mod fence;
 pub mod freeze;
 pub mod golden;
 mod import;

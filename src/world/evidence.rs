@@ -46,7 +46,7 @@ pub(super) fn base(meta: &ObjectMeta) -> Facts {
 }
 
 /// A map of an object's metadata, empty where it has none.
-pub(super) fn texts(map: Option<&BTreeMap<String, String>>) -> Cow<'_, BTreeMap<String, String>> {
+pub fn texts(map: Option<&BTreeMap<String, String>>) -> Cow<'_, BTreeMap<String, String>> {
     map.map_or_else(|| Cow::Owned(BTreeMap::new()), Cow::Borrowed)
 }
 
