@@ -2,6 +2,10 @@
 
 #[path = "admission/admitted.rs"]
 mod admitted;
+#[path = "admission/explained.rs"]
+mod explained;
+#[path = "admission/guards.rs"]
+mod guards;
 #[path = "harness/mod.rs"]
 mod harness;
 #[path = "admission/narrow.rs"]
@@ -10,6 +14,8 @@ mod narrow;
 mod objects;
 #[path = "admission/pools.rs"]
 mod pools;
+#[path = "admission/real.rs"]
+mod real;
 #[path = "admission/refused.rs"]
 mod refused;
 #[path = "admission/stand.rs"]

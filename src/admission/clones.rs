@@ -11,11 +11,12 @@ use super::{
     patch::operations,
     review::{Request, Verb},
     source::{Found, source_facts},
+    view::{View, is_selected, verdict_on},
 };
 use crate::{
     foreign::{Claim, DataSource, DataVolume, KubevirtMachineTemplate, VirtualMachine},
     rules::{
-        clone::{CloneRequest, Known, Situation, Source, SourceFacts, Unknown, Verdict, judge},
+        clone::{CloneRequest, Known, Source, SourceFacts, Unknown, Verdict},
         pool::{Pool, PoolClue},
     },
     world::{
@@ -130,25 +131,17 @@ async fn read_source(source: &Source, scene: &Scene, live: &Live) -> Known<Sourc
 
 async fn judge_one(request: &CloneRequest, sources: &Sources, scene: &Scene, live: &Live) -> Verdict {
     let source = sources.get(&request.source).cloned().unwrap_or_else(|| Err(Unknown("the source was not read".to_owned())));
-    let (golden, is_selected) = match &source {
-        Ok(SourceFacts::Golden(golden)) => (golden.name.clone(), matches!(golden.access, crate::rules::clone::Access::Selected(_))),
-        _ => (request.source.name().to_owned(), false),
-    };
     // Only where somebody is chosen must the chosen be known.
-    let labels = if is_selected { live.namespace_labels(&request.subject.namespace).await } else { Ok(BTreeMap::new()) };
-    let pool = scene.ledger.read().pool_facts(&request.pool, &golden);
+    let labels = if is_selected(&source) { live.namespace_labels(&request.subject.namespace).await } else { Ok(BTreeMap::new()) };
     let (classes, profiles) = (scene.classes(), scene.profiles());
-    let situation = Situation {
-        catalog_namespace: &scene.catalog,
-        source,
+    let around = View {
+        catalog: &scene.catalog,
         classes: classes.as_ref().map_err(Clone::clone),
         profiles: profiles.as_ref().map_err(Clone::clone),
         overheads: &scene.overheads(),
-        pool,
-        namespace_labels: labels.as_ref().map_err(Clone::clone),
-        node_local: &[],
     };
-    judge(request, &situation)
+    let ledger = scene.ledger.read();
+    verdict_on(request, source, labels.as_ref().map_err(Clone::clone), &ledger, &around)
 }
 
 /// What of an object's surroundings was read live, because a watch may not have it yet: DataSources that its disks point to, the VM it belongs to.

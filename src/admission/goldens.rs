@@ -130,7 +130,8 @@ async fn holds(request: &Request, old: &Value, name: &str, scene: &Scene, live: 
         }
         _ => {
             let claim = meta_of(old)?;
-            let owner = claim.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true) && owner.kind == "DataVolume");
+            let owner =
+                claim.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true) && owner.kind == "DataVolume");
             let Some(owner) = owner else { return Ok(Holds::Disk) };
             // The DataVolume's own deletion was asked for here, and allowed.
             let volume = live.volume(&owner.name).await?;

@@ -12,14 +12,16 @@ pub mod review;
 mod scene;
 pub mod server;
 mod source;
+mod view;
 
 pub use clones::judge_clones;
 pub use golden_images::judge_image;
 pub use goldens::{daemon_user, judge_golden, judge_namespace};
 pub use images::{GoldenRecord, ImageFacts, Images};
 pub use live::Live;
-pub use scene::{Scene, Watch};
+pub use scene::Scene;
 pub use source::{Found, source_facts};
+pub use view::{View, is_selected, verdict_on};
 
 use crate::rules::clone::Unknown;
 

@@ -1,6 +1,6 @@
 //! What admission knows without asking: a few trimmed stores and the ledger, each filled by a watch of its own.
 
-use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::{Client, Resource};
@@ -9,28 +9,14 @@ use serde::de::DeserializeOwned;
 use super::images::{ImageFacts, Images};
 use crate::{
     api::GoldenImage,
-    foreign::{
-        CdiConfig, Claim, DataSource, DataVolume, KubevirtMachineTemplate, MachineDeployment, MachineSet, StorageProfile, VirtualMachine,
-        VolumeCloneSource, VolumeSnapshot, WorkerClass,
-    },
+    foreign::{CdiConfig, DataVolume, StorageProfile},
     rules::{
         class::{ClassFacts, Classes},
         clone::{Known, Profile, Unknown},
         size::Overheads,
     },
-    world::{
-        LedgerSink, Pulse, Selection, Sink, Store, WatchSettings, WatchState, facts, feed,
-        ledger::{Kind, Ledger},
-    },
+    world::{ConsumerWatch, Pulse, Selection, Sink, Store, Watch, WatchSettings, WatchState, facts, feed},
 };
-
-/// A watch to be run, with its signs of life.
-pub struct Watch {
-    /// Its signs of life.
-    pub pulse: Pulse,
-    /// Runs for ever; drop it to stop.
-    pub run: Pin<Box<dyn Future<Output = ()> + Send>>,
-}
 
 /// Everything verdicts read from memory.
 #[derive(Clone)]
@@ -48,12 +34,12 @@ pub struct Scene {
     /// CDI's configuration.
     pub cdi_config: Store<CdiConfig>,
     /// Who uses what.
-    pub ledger: LedgerSink,
+    pub ledger: ConsumerWatch,
 }
 
 impl Scene {
-    /// Nothing known yet.
-    pub fn new(catalog: &str) -> Self {
+    /// Nothing known yet. `consumers` may be shared with others; who made it runs its watches.
+    pub fn new(catalog: &str, consumers: ConsumerWatch) -> Self {
         Self {
             catalog: catalog.to_owned(),
             images: Images::default(),
@@ -61,7 +47,7 @@ impl Scene {
             classes: Store::new(|_| {}),
             profiles: Store::new(|_| {}),
             cdi_config: Store::new(|_| {}),
-            ledger: LedgerSink::new(Ledger::new(catalog)),
+            ledger: consumers,
         }
     }
 
@@ -80,7 +66,7 @@ impl Scene {
         if let Some((kind, _)) = stores.iter().find(|(_, known)| !known) {
             return Err(Unknown(format!("{kind} have not been read yet")));
         }
-        self.ledger.read().known(&Kind::ALL)
+        self.ledger.known()
     }
 
     /// The cluster's classes.
@@ -110,19 +96,18 @@ impl Scene {
         facts::overheads(self.cdi_config.get("", "config").as_deref())
     }
 
-    /// The watches to be run. `client` must not retry by itself.
+    /// The watches of everything but the ledger, to be run. `client` must not retry by itself.
     pub fn watches(&self, client: &Client, settings: WatchSettings) -> Vec<Watch> {
         let in_catalog = || Selection::in_namespace(&self.catalog);
         let state = |kind| WatchState::new(kind, settings.limit, Instant::now());
         let optional = |kind, definition| state(kind).optional(definition);
         let everywhere = Selection::default;
         let run = Run { client, settings };
-        let ledger = |kind, definition| optional(kind, definition);
         vec![
             run.watch(state("GoldenImage"), everywhere(), self.images.store.sink(|image: GoldenImage| Some(ImageFacts::of(&image)))),
             run.watch(state("StorageClass"), everywhere(), self.classes.sink(|class: StorageClass| Some(facts::class_facts(&class)))),
             run.watch(
-                optional("DataVolume of the catalog", "datavolumes.cdi.kubevirt.io"),
+                optional("DataVolume", "datavolumes.cdi.kubevirt.io"),
                 in_catalog(),
                 self.volumes.sink(|volume: DataVolume| Some(volume)),
             ),
@@ -137,32 +122,6 @@ impl Scene {
                 everywhere(),
                 self.cdi_config.sink(|config: CdiConfig| Some(config)),
             ),
-            run.watch::<DataVolume>(ledger("DataVolume", "datavolumes.cdi.kubevirt.io"), everywhere(), self.ledger.clone()),
-            run.watch::<Claim>(state("PersistentVolumeClaim"), everywhere(), self.ledger.clone()),
-            run.watch::<VolumeSnapshot>(
-                ledger("VolumeSnapshot", "volumesnapshots.snapshot.storage.k8s.io"),
-                in_catalog(),
-                self.ledger.clone(),
-            ),
-            run.watch::<VirtualMachine>(ledger("VirtualMachine", "virtualmachines.kubevirt.io"), everywhere(), self.ledger.clone()),
-            run.watch::<KubevirtMachineTemplate>(
-                ledger("KubevirtMachineTemplate", "kubevirtmachinetemplates.infrastructure.cluster.x-k8s.io"),
-                everywhere(),
-                self.ledger.clone(),
-            ),
-            run.watch::<MachineDeployment>(
-                ledger("MachineDeployment", "machinedeployments.cluster.x-k8s.io"),
-                everywhere(),
-                self.ledger.clone(),
-            ),
-            run.watch::<MachineSet>(ledger("MachineSet", "machinesets.cluster.x-k8s.io"), everywhere(), self.ledger.clone()),
-            run.watch::<VolumeCloneSource>(
-                ledger("VolumeCloneSource", "volumeclonesources.cdi.kubevirt.io"),
-                in_catalog(),
-                self.ledger.clone(),
-            ),
-            run.watch::<DataSource>(ledger("DataSource", "datasources.cdi.kubevirt.io"), everywhere(), self.ledger.clone()),
-            run.watch::<WorkerClass>(ledger("WorkerClass", "workerclasses.cozystack.io"), everywhere(), self.ledger.clone()),
         ]
     }
 }

@@ -1,6 +1,7 @@
 //! Commands for people and scripts: a table for the one, JSON for the other, documented exit codes for both.
 
 mod exit;
+mod explain;
 mod plan;
 mod reasons_doc;
 mod schematic;
@@ -32,6 +33,9 @@ enum Command {
     Plan(plan::PlanArguments),
     /// Show the golden images of the cluster.
     Status(status::StatusArguments),
+    /// Say why a disk, VM, machine template or pool is refused or waits.
+    #[command(after_help = explain::EXIT_CODES)]
+    Explain(explain::ExplainArguments),
     /// Print the ID of a Talos Image Factory schematic document.
     SchematicId(schematic::SchematicArguments),
     /// Print the CustomResourceDefinitions.
@@ -54,6 +58,7 @@ pub fn main(arguments: Arguments) -> ExitCode {
         Command::Run(arguments) => return crate::daemon::main(*arguments),
         Command::Plan(arguments) => block_on(plan::run(arguments)),
         Command::Status(arguments) => block_on(status::run(arguments)),
+        Command::Explain(arguments) => block_on(explain::run(arguments)),
         Command::SchematicId(arguments) => schematic::run(&arguments),
         Command::Crds => crate::api::crd_yaml().map_err(|error| Failure::new(error.to_string())).map(|yaml| {
             print!("{yaml}");

@@ -17,7 +17,7 @@ use crate::{
         metrics::Metrics,
         shutdown::{Stage, Supervisor},
     },
-    world::WatchSettings,
+    world::{ConsumerWatch, Watch, WatchSettings},
 };
 
 /// Runs the admission role alone, to its end.
@@ -27,7 +27,9 @@ pub(super) async fn run(arguments: RunArguments, settings: Settings) -> Result<E
     let mut supervisor = Supervisor::new();
     let (health_listener, metrics_listener) = (listen(arguments.health_listen).await?, listen(arguments.metrics_listen).await?);
     let resolver = Resolver::new();
-    start(&mut supervisor, &config, &arguments, &settings, &metrics, &health, &resolver)?;
+    let consumers = ConsumerWatch::new(&arguments.catalog_namespace, WatchSettings::default());
+    watch(&mut supervisor, &health, &metrics, consumers.watches(&client::reader(&config)?, WatchSettings::default()));
+    start(&mut supervisor, &config, &arguments, &settings, consumers, &metrics, &health, &resolver)?;
     let keeper = keeper(&arguments, &resolver);
     // Who may only read one Secret leads nothing: the controller's leader issues and renews.
     supervisor.spawn("webhook certificate", Stage::Work, {
@@ -55,23 +57,10 @@ pub(super) fn keeper(arguments: &RunArguments, resolver: &Arc<Resolver>) -> Keep
     }
 }
 
-/// Starts watches and server; whoever calls keeps `resolver` filled.
-pub(super) fn start(
-    supervisor: &mut Supervisor,
-    config: &kube::Config,
-    arguments: &RunArguments,
-    _settings: &Settings,
-    metrics: &Arc<Metrics>,
-    health: &Arc<Health>,
-    resolver: &Arc<Resolver>,
-) -> Result<(), Fatal> {
-    let reader = client::reader(config)?;
-    let listener = TcpListener::bind(arguments.webhook_listen)
-        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-        .map_err(|error| Fatal::Listen(arguments.webhook_listen, error))?;
-    let scene = Scene::new(&arguments.catalog_namespace);
+/// Runs watches, with their signs of life on probes and metrics.
+fn watch(supervisor: &mut Supervisor, health: &Health, metrics: &Metrics, watches: Vec<Watch>) {
     let mut pulses = Vec::new();
-    for watch in scene.watches(&reader, WatchSettings::default()) {
+    for watch in watches {
         let pulse = watch.pulse.clone();
         pulses.push(pulse.clone());
         let name = format!("watch {} for admission", pulse.kind());
@@ -85,14 +74,34 @@ pub(super) fn start(
             Ok::<_, String>(())
         });
     }
+    metrics.on_scrape(move |metrics| {
+        for pulse in &pulses {
+            metrics.watch(pulse.kind(), pulse.sample(std::time::Instant::now()));
+        }
+    });
+}
+
+/// Starts the server and the watches of its own; whoever calls keeps `resolver` filled and `consumers` watched.
+#[allow(clippy::too_many_arguments, reason = "the parts of a process")]
+pub(super) fn start(
+    supervisor: &mut Supervisor,
+    config: &kube::Config,
+    arguments: &RunArguments,
+    _settings: &Settings,
+    consumers: ConsumerWatch,
+    metrics: &Arc<Metrics>,
+    health: &Arc<Health>,
+    resolver: &Arc<Resolver>,
+) -> Result<(), Fatal> {
+    let reader = client::reader(config)?;
+    let listener = TcpListener::bind(arguments.webhook_listen)
+        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+        .map_err(|error| Fatal::Listen(arguments.webhook_listen, error))?;
+    let scene = Scene::new(&arguments.catalog_namespace, consumers);
+    watch(supervisor, health, metrics, scene.watches(&reader, WatchSettings::default()));
     metrics.on_scrape({
         let resolver = Arc::clone(resolver);
-        move |metrics| {
-            for pulse in &pulses {
-                metrics.watch(pulse.kind(), pulse.sample(std::time::Instant::now()));
-            }
-            metrics.certificate(certs::WEBHOOK_TLS, resolver.seconds_left(Timestamp::now()));
-        }
+        move |metrics| metrics.certificate(certs::WEBHOOK_TLS, resolver.seconds_left(Timestamp::now()))
     });
     health.add(Probe::Ready, "what verdicts depend on", {
         let scene = scene.clone();

@@ -184,11 +184,12 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
             Ok::<_, String>(())
         });
     }
+    let shared_consumers = consumers.clone();
     metrics.on_scrape(move |metrics| {
         for pulse in &pulses {
             metrics.watch(pulse.kind(), pulse.sample(std::time::Instant::now()));
         }
-        let ledger = consumers.read();
+        let ledger = shared_consumers.read();
         metrics.ledger(ledger.len(), ledger.heap_bytes(), ledger.known(&crate::world::ledger::Kind::ALL).is_ok());
     });
     health.add(Probe::Ready, "caches", {
@@ -232,7 +233,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         move |stop| async move { keeper.run(&config, Some(leadership), || false, stop).await }
     });
     if arguments.role == Role::All {
-        admit::start(&mut supervisor, &config, &arguments, &settings, &metrics, &health, &webhook)?;
+        admit::start(&mut supervisor, &config, &arguments, &settings, consumers.clone(), &metrics, &health, &webhook)?;
     }
     supervisor.spawn("leader", Stage::Work, {
         let hold = settings.importer_hold;

@@ -4,7 +4,11 @@
 
 use std::time::Duration;
 
-use crate::rules::{clone::Known, consumers::Consumers, fence::Fence};
+use crate::rules::{
+    clone::{Known, Unknown},
+    consumers::Consumers,
+    fence::Fence,
+};
 
 /// Why a golden is to go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,8 +80,12 @@ pub fn decide(golden: &Observed, wait: Duration) -> Step {
     }
 }
 
+/// Whether nothing keeps it, where that is known.
+fn is_free(known: &Known<Consumers>) -> Result<bool, &Unknown> {
+    known.as_ref().map(|consumers| consumers.blocking() == 0)
+}
+
 fn retire(golden: &Observed, wait: Duration, both: impl Fn(Fence) -> bool) -> Step {
-    let is_free = |known: &Known<Consumers>| known.as_ref().map(|consumers| consumers.blocking() == 0);
     match is_free(&golden.needed.seen) {
         // What stands stands while nothing can be said; new pools are kept away all the same.
         Err(_) if golden.claim == Fence::Open => Step::Mark(Fence::Retiring),
@@ -101,7 +109,6 @@ mod tests {
 
     use super::*;
     use crate::rules::{
-        clone::Unknown,
         consumers::{Consumer, ConsumerKind, Evidence, Standing, Why},
         pool::Pool,
     };
