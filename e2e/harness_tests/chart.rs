@@ -73,13 +73,13 @@ const CLUSTER_WIDE: &[&str] = &[
     "list cdiconfigs.cdi.kubevirt.io",
     "list customresourcedefinitions.apiextensions.k8s.io",
     "watch customresourcedefinitions.apiextensions.k8s.io",
+    "list datavolumes.cdi.kubevirt.io",
+    "watch persistentvolumeclaims",
 ];
 const NOT_CLUSTER_WIDE: &[&str] = &[
     "delete goldenimages.cozystack.io x",
     "list secrets",
     "list configmaps",
-    "list datavolumes.cdi.kubevirt.io",
-    "list persistentvolumeclaims",
     "list pods",
     "list namespaces",
     "delete namespaces x",
@@ -104,6 +104,7 @@ const IN_CATALOG: &[&str] = &[
     "create leases.coordination.k8s.io",
     "update leases.coordination.k8s.io golden-catalog",
     "create events.events.k8s.io",
+    "create datavolumes/source.cdi.kubevirt.io",
 ];
 const NOT_IN_CATALOG: &[&str] = &[
     "get secrets x",
@@ -117,7 +118,6 @@ const NOT_IN_CATALOG: &[&str] = &[
     "create persistentvolumeclaims",
     "create pods",
     "delete pods x",
-    "create datavolumes/source.cdi.kubevirt.io",
     "update leases.coordination.k8s.io x",
     "create rolebindings.rbac.authorization.k8s.io",
 ];
@@ -175,7 +175,7 @@ async fn the_controllers_rights_are_what_the_design_says_and_no_more() {
         ("default", &["get secrets x", "list configmaps", "list pods"], false),
         (
             &other,
-            &["get secrets x", "list configmaps", "list datavolumes.cdi.kubevirt.io", "create events.events.k8s.io", "get namespaces"],
+            &["get secrets x", "list configmaps", "create datavolumes.cdi.kubevirt.io", "create events.events.k8s.io", "get namespaces"],
             false,
         ),
     ];

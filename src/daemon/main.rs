@@ -18,8 +18,7 @@ use super::{
     controller::{Shared, Term},
     endpoints,
     index::Index,
-    list,
-    webhooks,
+    list, webhooks,
 };
 use crate::{
     api::{ConditionType, GoldenImage, GoldenImageStatus, is_true},
