@@ -53,11 +53,13 @@ pub struct Options {
     pub cdi: fn(cdi::Options) -> cdi::Options,
     /// The classes there are.
     pub classes: &'static str,
+    /// Whether clones are judged: the chart's webhooks are there, and [`Stage::admission`] answers them.
+    pub admission: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { images: json!([]), settings: json!({}), cdi: |options| options, classes: CLASSES }
+        Self { images: json!([]), settings: json!({}), cdi: |options| options, classes: CLASSES, admission: false }
     }
 }
 
@@ -68,6 +70,8 @@ pub struct Stage<'a> {
     pub dir: ScratchDir,
     pub spool: Port,
     second: Port,
+    webhook: Port,
+    admission: bool,
     settings: serde_json::Value,
     /// The daemon's identity, with the chart's rights and no more.
     pub kubeconfig: PathBuf,
@@ -94,11 +98,11 @@ impl<'a> Stage<'a> {
     /// Installs the chart on `cluster` and starts the stand-in.
     pub async fn set(cluster: &'a Cluster, options: Options) -> Self {
         let dir = harness::scratch_dir_on_disk("stage");
-        let (spool, second) = (Port::reserve(), Port::reserve());
+        let (spool, second, webhook) = (Port::reserve(), Port::reserve(), Port::reserve());
         cluster.apply(options.classes).await;
         cluster.apply(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {CATALOG}}}}}")).await;
         let values = dir.join("values.yaml");
-        std::fs::write(&values, values_of(&options.images)).expect("values");
+        std::fs::write(&values, self::values(options.images, options.admission, &webhook).to_string()).expect("values");
         install(cluster, &values).await;
         let kubeconfig = cluster.kubeconfig_as_service_account(NAMESPACE, "golden-catalog-controller").await;
         let host = format!("golden-catalog-spool.{NAMESPACE}.svc");
@@ -106,12 +110,31 @@ impl<'a> Stage<'a> {
         let beside = format!("127.0.0.1:{}", second.number()).parse().expect("address");
         let cdi = (options.cdi)(cdi::Options::new(dir.join("volumes")).dial(host, at).dial(SECOND_HOST, beside));
         let cdi = CdiStandIn::start_apart(cluster.admin_kubeconfig(), cdi).await;
-        Self { cluster, cdi, dir, spool, second, settings: options.settings, kubeconfig }
+        let (admission, settings) = (options.admission, options.settings);
+        Self { cluster, cdi, dir, spool, second, webhook, admission, settings, kubeconfig }
     }
 
     /// Starts a daemon with a spool of its own name below the stage's directory, where importers find it.
     pub fn daemon(&self, name: &str) -> Daemon {
         self.launch(name, Launch::default())
+    }
+
+    /// Starts the admission role, as its own ServiceAccount, where the API server's webhooks find it.
+    pub async fn admission(&self, name: &str) -> Daemon {
+        let kubeconfig = self.cluster.kubeconfig_as_service_account(NAMESPACE, "golden-catalog-admission").await;
+        let (health, metrics) = (Port::reserve(), Port::reserve());
+        let arguments = [
+            "run".to_owned(),
+            "--role=admission".to_owned(),
+            format!("--namespace={NAMESPACE}"),
+            format!("--catalog-namespace={CATALOG}"),
+            format!("--webhook-listen={}", self.webhook.address()),
+            "--webhook-host=127.0.0.1".to_owned(),
+            format!("--health-listen={}", health.address()),
+            format!("--metrics-listen={}", metrics.address()),
+            "--log-format=text".to_owned(),
+        ];
+        Daemon::builder(name).args(arguments).kubeconfig(&kubeconfig).health(health.address()).start()
     }
 
     /// Starts a second daemon beside a running one. Both cannot listen on one port of loopback, so this one advertises an
@@ -156,6 +179,7 @@ impl<'a> Stage<'a> {
             format!("--health-listen={}", health.address()),
             format!("--metrics-listen={}", metrics.address()),
             format!("--config={}", file.display()),
+            "--webhook-host=127.0.0.1".to_owned(),
             "--egress-allow-loopback".to_owned(),
             "--log-format=text".to_owned(),
             "--log=info,golden_catalog=debug".to_owned(),
@@ -174,7 +198,7 @@ impl<'a> Stage<'a> {
     /// Sets the list as a hoster does: by an upgrade of the release.
     pub async fn list(&self, images: serde_json::Value) {
         let values = self.dir.join("values.yaml");
-        std::fs::write(&values, values_of(&images)).expect("values");
+        std::fs::write(&values, self::values(images, self.admission, &self.webhook).to_string()).expect("values");
         install(self.cluster, &values).await;
     }
 
@@ -202,9 +226,10 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// The values of a list. The daemon is what is tested here, so the chart lets it judge the entries.
-fn values_of(images: &serde_json::Value) -> String {
-    json!({ "images": images, "strictEntries": false }).to_string()
+/// The daemon is what is tested here, so the chart lets it judge the entries. Services do not route on a loopback control plane, so the API server is given an address.
+fn values(images: serde_json::Value, admission: bool, webhook: &Port) -> serde_json::Value {
+    let url = format!("https://{}", webhook.address());
+    json!({ "images": images, "strictEntries": false, "admission": { "enabled": admission, "advertisedURL": url, "replicas": 0 } })
 }
 
 async fn install(cluster: &Cluster, values: &std::path::Path) {

@@ -2,6 +2,7 @@
 
 mod consumers;
 mod exit;
+mod explain;
 mod plan;
 mod reasons_doc;
 mod schematic;
@@ -40,6 +41,9 @@ enum Command {
     /// Answer whether a golden may be deleted; asks the cluster itself, so the daemon need not run.
     #[command(after_help = consumers::CHECK_EXIT_CODES)]
     CheckDelete(consumers::ConsumersArguments),
+    /// Say why a disk, VM, machine template or pool is refused or waits.
+    #[command(after_help = explain::EXIT_CODES)]
+    Explain(explain::ExplainArguments),
     /// Print the ID of a Talos Image Factory schematic document.
     SchematicId(schematic::SchematicArguments),
     /// Print the CustomResourceDefinitions.
@@ -64,6 +68,7 @@ pub fn main(arguments: Arguments) -> ExitCode {
         Command::Status(arguments) => block_on(status::run(arguments)),
         Command::Consumers(arguments) => block_on_all_cores(consumers::consumers(arguments)),
         Command::CheckDelete(arguments) => block_on_all_cores(consumers::check_delete(arguments)),
+        Command::Explain(arguments) => block_on(explain::run(arguments)),
         Command::SchematicId(arguments) => schematic::run(&arguments),
         Command::Crds => crate::api::crd_yaml().map_err(|error| Failure::new(error.to_string())).map(|yaml| {
             print!("{yaml}");

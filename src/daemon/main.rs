@@ -12,13 +12,13 @@ use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    LogFormat, RunArguments, Settings,
+    LogFormat, Role, RunArguments, Settings,
     act::Hands,
-    consumers,
+    admit, consumers,
     controller::{Shared, Term},
     crd, endpoints,
     index::Index,
-    list,
+    list, webhooks,
 };
 use crate::{
     api::{ConditionType, GoldenImage, GoldenImageStatus, is_true},
@@ -39,7 +39,7 @@ use crate::{
 };
 
 /// How long tasks may take to end.
-const GRACE: Duration = Duration::from_secs(25);
+pub(super) const GRACE: Duration = Duration::from_secs(25);
 
 /// Runs the daemon to its end.
 pub fn main(arguments: RunArguments) -> ExitCode {
@@ -86,7 +86,7 @@ fn start_log(arguments: &RunArguments) -> Result<(), String> {
 
 /// Why the daemon could not begin, or had to end.
 #[derive(Debug, thiserror::Error)]
-enum Fatal {
+pub(super) enum Fatal {
     #[error("no cluster: {0}")]
     Config(String),
     #[error(transparent)]
@@ -109,14 +109,21 @@ enum Fatal {
     Other(String),
 }
 
+/// Takes a port.
+pub(super) async fn listen(address: SocketAddr) -> Result<TcpListener, Fatal> {
+    TcpListener::bind(address).await.map_err(|error| Fatal::Listen(address, error))
+}
+
 async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fatal> {
+    if arguments.role == Role::Admission {
+        return admit::run(arguments, settings).await;
+    }
     let config = kube::Config::infer().await.map_err(|error| Fatal::Config(error.to_string()))?;
     let reader = client::reader(&config)?;
     let metrics = Arc::new(Metrics::new());
     let health = Health::new();
     let mut supervisor = Supervisor::new();
 
-    let listen = |address: SocketAddr| async move { TcpListener::bind(address).await.map_err(|error| Fatal::Listen(address, error)) };
     let (health_listener, metrics_listener) = (listen(arguments.health_listen).await?, listen(arguments.metrics_listen).await?);
     let spool_listener = std::net::TcpListener::bind(arguments.spool_listen)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
@@ -179,11 +186,12 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
             Ok::<_, String>(())
         });
     }
+    let scraped = ledger.clone();
     metrics.on_scrape(move |metrics| {
         for pulse in &pulses {
             metrics.watch(pulse.kind(), pulse.sample(std::time::Instant::now()));
         }
-        let held = ledger.read();
+        let held = scraped.read();
         metrics.ledger(held.len(), held.heap_bytes(), held.known(&crate::world::ledger::Kind::ALL).is_ok());
     });
     health.add(Probe::Ready, "caches", {
@@ -233,12 +241,21 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         };
         move |stop| async move { keeper.run(&config, Some(leadership), importing, stop).await }
     });
+    let webhook = Resolver::new();
+    supervisor.spawn("webhook certificate", Stage::Work, {
+        let (keeper, config, leadership) = (admit::keeper(&arguments, &webhook), config.clone(), leadership.clone());
+        move |stop| async move { keeper.run(&config, Some(leadership), || false, stop).await }
+    });
+    if arguments.role == Role::All {
+        admit::start(&mut supervisor, &config, &arguments, &settings, ledger.clone(), &metrics, &health, &webhook)?;
+    }
     supervisor.spawn("leader", Stage::Work, {
         let leader = Leader {
             config,
             shared,
             leadership,
             resolver,
+            webhook,
             spool_url,
             arguments,
             hold: settings.importer_hold,
@@ -314,6 +331,7 @@ struct Leader {
     shared: Arc<Shared>,
     leadership: Leadership,
     resolver: Arc<Resolver>,
+    webhook: Arc<Resolver>,
     spool_url: crate::model::HttpUrl,
     arguments: RunArguments,
     hold: Duration,
@@ -402,11 +420,12 @@ impl Leader {
         let wake = wake_on_spool(&registry, &self.store, Arc::clone(&self.shared), stop.clone());
         let endpoints = endpoints::keep(writer.clone(), &self.arguments, stop.clone());
         let consumers = consumers::run(Arc::clone(&self.shared), writer.clone(), stop.clone());
+        let webhooks = webhooks::keep(writer.clone(), &self.arguments.namespace, Arc::clone(&self.webhook), stop.clone());
         let listing = list::run(Arc::clone(&self.shared), writer, Arc::clone(&self.list_changed), stop.clone());
         tokio::select! {
             outcome = server => outcome.map_err(|error| Fatal::Other(format!("the spool's server: {error}")))?,
             () = endpoints => {},
-            () = async { tokio::join!(term.run(stop.clone()), listing, wake, consumers); } => {},
+            () = async { tokio::join!(term.run(stop.clone()), listing, wake, consumers, webhooks); } => {},
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The daemon put together: settings, roles, and what each role does.
 
 mod act;
+mod admit;
 mod consumers;
 mod controller;
 mod crd;
@@ -11,6 +12,7 @@ mod list;
 mod main;
 mod memory;
 mod settings;
+mod webhooks;
 
 pub use consumers::ConsumerSettings;
 pub use main::main;

@@ -69,6 +69,12 @@ pub struct RunArguments {
     /// The URL under which importers reach the spool. Default: the Service `golden-catalog-spool` of this namespace.
     #[arg(long)]
     pub spool_url: Option<String>,
+    /// Where the webhook listens for the API server, in the roles `admission` and `all`.
+    #[arg(long, default_value = "0.0.0.0:9443")]
+    pub webhook_listen: SocketAddr,
+    /// The host under which the API server reaches the webhook. Default: the Service `golden-catalog-admission` of this namespace.
+    #[arg(long)]
+    pub webhook_host: Option<String>,
     /// Where metrics are served.
     #[arg(long, default_value = "0.0.0.0:8080")]
     pub metrics_listen: SocketAddr,
@@ -270,12 +276,6 @@ impl RunArguments {
             Some(path) => read(path)?,
             None => Settings::default(),
         };
-        if self.role != Role::Controller {
-            return Err(SettingsError::Value {
-                field: "--role",
-                problem: "must be `controller`: the admission role is not built yet".into(),
-            });
-        }
         settings.spool_size = self.spool_size.unwrap_or(settings.spool_size);
         settings.egress.allow_loopback |= self.egress_allow_loopback;
         settings.egress.resolver = self.resolver.or(settings.egress.resolver);
@@ -301,6 +301,11 @@ impl RunArguments {
         }
         self.spool_url()?;
         Ok(settings)
+    }
+
+    /// The host under which the API server reaches the webhook, for its certificate.
+    pub fn webhook_host(&self) -> String {
+        self.webhook_host.clone().unwrap_or_else(|| format!("golden-catalog-admission.{}.svc", self.namespace))
     }
 
     /// The URL under which importers reach the spool.

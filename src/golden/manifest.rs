@@ -21,6 +21,8 @@ pub mod managers {
     pub const STATUS: &str = "golden-catalog/status";
     /// Marks on goldens and consumers.
     pub const MARKS: &str = "golden-catalog/marks";
+    /// CA and owner of the webhook configurations.
+    pub const WEBHOOKS: &str = "golden-catalog/webhooks";
 }
 
 /// The marks of a golden's DataVolume and PVC.

@@ -11,6 +11,7 @@ pub mod consumers;
 pub mod copied;
 pub mod dependence;
 mod edit;
+pub mod fence;
 pub mod freeze;
 pub mod golden;
 mod import;

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::model::DiskSize;
 
+pub use super::fence::Fence;
 pub use judge::judge;
 
 /// A fact that cannot be had now.
@@ -185,17 +186,6 @@ pub enum Progress {
     },
     /// It is being deleted.
     Terminating,
-}
-
-/// The fence around a golden that is to go (R23), read live.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fence {
-    /// Nothing.
-    Open,
-    /// No new pools.
-    Retiring,
-    /// Nobody.
-    Retired,
 }
 
 /// Who may clone a golden (R18).

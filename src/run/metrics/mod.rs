@@ -54,6 +54,8 @@ labels! {
     OfImageCause { image: String, cause: &'static str }
     OfMark { outcome: &'static str }
     OfVersion { version: &'static str }
+    OfVerdict { webhook: &'static str, verdict: &'static str }
+    OfWebhook { webhook: &'static str }
 }
 
 /// How one reconcile ended.
@@ -146,6 +148,8 @@ pub struct Metrics {
     ledger_rows: Gauge,
     ledger_size: Gauge,
     ledger_known: Gauge,
+    reviews: Family<OfVerdict, Counter>,
+    review_seconds: Family<OfWebhook, Histogram>,
 }
 
 impl fmt::Debug for Metrics {
@@ -162,6 +166,11 @@ fn long() -> Histogram {
 /// From a millisecond to half a minute: what a reconcile takes.
 fn short() -> Histogram {
     Histogram::new([0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0])
+}
+
+/// From half a millisecond to five seconds, where the API server has given up: what a verdict takes.
+fn quick() -> Histogram {
+    Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0])
 }
 
 impl Default for Metrics {
@@ -262,6 +271,13 @@ impl Metrics {
                 "ledger_known",
                 "1 while every kind of consumer is known, so that a golden without consumers may be called free",
                 Gauge::default()
+            ),
+            reviews: register!("admission_reviews", "Questions of the API server, by webhook and verdict", Family::default()),
+            review_seconds: register!(
+                "admission_review_duration",
+                Seconds,
+                "Time from the question's first byte to the answer, by webhook",
+                Family::new_with_constructor(quick as fn() -> Histogram)
             ),
             registry: root,
             hooks: Mutex::default(),
@@ -426,6 +442,12 @@ impl Metrics {
     /// An event that was not published, and why.
     pub fn event_lost(&self, cause: &'static str) {
         self.events_lost.get_or_create(&OfCause { cause }).inc();
+    }
+
+    /// A question of the API server and its answer.
+    pub fn judged(&self, webhook: &'static str, verdict: &'static str, time: Duration) {
+        self.reviews.get_or_create(&OfVerdict { webhook, verdict }).inc();
+        self.review_seconds.get_or_create(&OfWebhook { webhook }).observe(time.as_secs_f64());
     }
 
     /// Forgets everything about an image that is gone.

@@ -288,6 +288,11 @@ impl Ledger {
         self.names.release(key.name);
     }
 
+    /// Whether anything is kept of this object.
+    pub fn has(&self, kind: Kind, namespace: &str, name: &str) -> bool {
+        self.object(kind, namespace, name).is_some()
+    }
+
     /// The first row of an object.
     fn object(&self, kind: Kind, namespace: &str, name: &str) -> Option<u32> {
         let (namespace, name) = (self.names.find(namespace)?, self.names.find(name)?);
