@@ -158,8 +158,12 @@ impl ControlPlane {
         self.dir.path()
     }
 
+    /// In the folder `E2E_AUDIT` where that is set: there it outlives the server, for whoever judges the whole suite.
     pub(super) fn audit_log(&self) -> PathBuf {
-        self.dir.join("audit.log")
+        match std::env::var_os("E2E_AUDIT").filter(|folder| !folder.is_empty()) {
+            Some(folder) => Path::new(&folder).join(self.dir.path().file_name().unwrap_or_default()).with_extension("log"),
+            None => self.dir.join("audit.log"),
+        }
     }
 
     /// The IDs of the running processes.

@@ -41,6 +41,8 @@ ip:iproute2
 ps:procps
 setpriv:util-linux
 shellcheck:shellcheck
+buildah:buildah
+crun:crun
 '
 # Some are in folders that only root has on its PATH.
 have() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null; }

@@ -7,9 +7,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
-{{/* The name of what lies outside the release's namespace. Two releases may meet there for a while, when one replaces the other. */}}
+{{/*
+The name of what lies outside the release's namespace. Two releases may meet there for a while, when one replaces the other; and what is
+left of one whose namespace was deleted must not stand in the way of the next.
+*/}}
 {{- define "golden-catalog.outsideName" -}}
-golden-catalog-controller-{{ .Release.Namespace }}
+golden-catalog-controller-{{ .Release.Namespace }}-{{ .Release.Name }}
 {{- end }}
 
 {{/* The labels that select the Pods of the controller; they never change, since a Deployment's selector cannot. */}}
