@@ -71,6 +71,10 @@ pub struct OperatingSystemStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub version: Option<String>,
+    /// The Kubernetes release inside a worker image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub kubernetes_version: Option<String>,
 }
 
 /// The bytes that upstream served.

@@ -198,6 +198,7 @@ impl Settings {
             import_attempts: self.import_attempts,
             import_deadline: self.import_deadline,
             upstream_check: self.upstream_check,
+            ..golden::Settings::default()
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     api::{GoldenImageStatus, OperatingSystemStatus},
     catalog::Listing,
     model::{ClassName, Digest, DiskSize, GoldenName, Identity, Image, SchematicId, VolumeMode},
-    rules::{Reason, duplicate_message},
+    rules::{Reason, access, duplicate_message},
 };
 
 /// What is to be done for one image.
@@ -212,7 +212,7 @@ fn retry_mark(value: Option<&String>) -> Option<String> {
 fn decide_unbounded(observed: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     let image = match &observed.image {
         Ok(image) => image,
-        Err(errors) => return summary::not_accepted(observed, now, Reason::InvalidEntry, &errors.to_string()),
+        Err(errors) => return summary::not_accepted(observed, now, errors.reason(), &errors.to_string()),
     };
     let mut draft = begin(observed, settings, image, now);
 
@@ -224,6 +224,16 @@ fn decide_unbounded(observed: &Observed, settings: &Settings, now: Timestamp) ->
             Reason::DuplicateIdentity,
             &duplicate_message(&observed.metadata.name, first, identity),
         );
+    }
+
+    if let Some(message) = access::held_back(image, settings.access_is_enforced) {
+        return summary::not_accepted(observed, now, Reason::AccessNotEnforced, &message);
+    }
+
+    // Until credentials are read: what needs them is never asked for without.
+    if image.credentials.is_some() {
+        let message = "`credentialsSecretRef` is not read by this build yet.";
+        return summary::not_accepted(observed, now, Reason::Unauthorized, message);
     }
 
     let states = target::progress(&mut draft);
@@ -266,6 +276,7 @@ fn begin<'a>(observed: &'a Observed, settings: &'a Settings, image: &'a Image, n
         family: os.family.clone(),
         name: os.name.clone(),
         version: os.version.clone(),
+        kubernetes_version: os.kubernetes_version.as_ref().map(ToString::to_string),
     });
     Draft {
         observed,

@@ -30,6 +30,8 @@ pub struct Settings {
     pub import_deadline: Duration,
     /// How often upstream is asked whether it serves other bytes now (R6).
     pub upstream_check: Duration,
+    /// Whether clone admission holds clones to `access` (R18). Until it does, nothing is made for selected namespaces.
+    pub access_is_enforced: bool,
 }
 
 impl Default for Settings {
@@ -43,6 +45,7 @@ impl Default for Settings {
             import_attempts: 5,
             import_deadline: Duration::from_secs(15 * 60),
             upstream_check: Duration::from_secs(24 * 3600),
+            access_is_enforced: false,
         }
     }
 }

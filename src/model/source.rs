@@ -199,6 +199,9 @@ pub struct ContainerReference {
 }
 
 impl ContainerReference {
+    /// Stands in the message about a reference without a digest of the accepted kind (R2).
+    pub const UNPINNED: &str = "must be pinned";
+
     /// The registry's host and optional port, `docker.io` where none was written.
     pub fn registry(&self) -> &str {
         &self.registry
@@ -243,6 +246,10 @@ impl FromStr for ContainerReference {
         let digest =
             parsed.digest().ok_or_else(|| invalid("must be pinned: append `@sha256:<64 hex>`, as the registry reports it (R2)"))?;
         let digest = digest.parse().map_err(|_| invalid("must be pinned by a sha256 digest (R2)"))?;
+        // The registry becomes the host of a URL.
+        if format!("https://{}", parsed.registry()).parse::<HttpUrl>().is_err() {
+            return Err(invalid("must begin with the registry's host, and its port where it has one of its own"));
+        }
         Ok(Self {
             registry: parsed.registry().to_owned(),
             repository: parsed.repository().to_owned(),

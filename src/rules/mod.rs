@@ -3,10 +3,12 @@
 //! Controller, admission and command line all call these; the chart is held to them by shared test vectors. Each rule has
 //! one function, one message and one test table.
 
+pub mod access;
 pub mod capability;
 pub mod class;
 pub mod clone;
 pub mod consumers;
+pub mod container;
 pub mod dependence;
 mod edit;
 pub mod freeze;
@@ -19,6 +21,7 @@ pub mod pool;
 mod reason;
 pub mod repair;
 mod rolling;
+pub mod secret_review;
 pub mod size;
 
 pub use edit::{FrozenChange, duplicate_message, frozen_changes, frozen_message, taken_name_message};

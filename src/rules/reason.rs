@@ -122,6 +122,8 @@ reasons! {
     NameConflict { terminal: false, remedy: "Delete or rename that DataVolume, or annotate it for adoption." }
     /// Two targets are one StorageClass.
     DuplicateClass { terminal: true, remedy: "Keep one target per StorageClass." }
+    /// The image is for selected namespaces only, and nothing enforces that yet (R18).
+    AccessNotEnforced { terminal: true, remedy: "Write `access: {policy: AllTenants}` if every tenant may have the image; otherwise it is made once clone admission is installed." }
     /// A referenced ConfigMap or Secret, or a key in it, is missing.
     ReferenceNotFound { terminal: false, remedy: "Create what is named; the image goes on by itself." }
 
