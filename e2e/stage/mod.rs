@@ -6,7 +6,7 @@
 
 pub mod images;
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Mutex, time::Duration};
 
 use golden_catalog::api::GoldenImage;
 use kube::Api;
@@ -70,6 +70,8 @@ pub struct Stage<'a> {
     second: Port,
     settings: serde_json::Value,
     kubeconfig: PathBuf,
+    /// Where the daemon that was started last serves its metrics.
+    metrics: Mutex<String>,
 }
 
 impl<'a> Stage<'a> {
@@ -88,7 +90,7 @@ impl<'a> Stage<'a> {
         let beside = format!("127.0.0.1:{}", second.number()).parse().expect("address");
         let cdi = (options.cdi)(cdi::Options::new(dir.join("volumes")).dial(host, at).dial(SECOND_HOST, beside));
         let cdi = CdiStandIn::start_apart(cluster.admin_kubeconfig(), cdi).await;
-        Self { cluster, cdi, dir, spool, second, settings: options.settings, kubeconfig }
+        Self { cluster, cdi, dir, spool, second, settings: options.settings, kubeconfig, metrics: Mutex::default() }
     }
 
     /// Starts a daemon with a spool of its own name below the stage's directory, where importers find it.
@@ -126,6 +128,7 @@ impl<'a> Stage<'a> {
             "--log-format=text".to_owned(),
             "--log=info,golden_catalog=debug".to_owned(),
         ];
+        *self.metrics.lock().expect("no panic under this lock") = metrics.address();
         Daemon::builder(name).args(arguments).args(more).kubeconfig(&self.kubeconfig).health(health.address()).start()
     }
 
@@ -134,6 +137,13 @@ impl<'a> Stage<'a> {
         let values = self.dir.join("values.yaml");
         std::fs::write(&values, json!({ "images": images }).to_string()).expect("values");
         install(self.cluster, &values).await;
+    }
+
+    /// The metrics of the daemon that was started last, as they are served.
+    pub async fn metrics(&self) -> String {
+        let url = format!("http://{}/metrics", self.metrics.lock().expect("no panic under this lock"));
+        let client = reqwest::Client::builder().no_proxy().build().expect("client");
+        client.get(url).send().await.expect("metrics").text().await.expect("metrics")
     }
 
     /// The GoldenImages, with all rights.

@@ -2,11 +2,14 @@
 
 use std::fmt;
 
-use super::{GoldenImage, GoldenImageSpec, spec::SourceSpec};
+use super::{
+    GoldenImage, GoldenImageSpec,
+    spec::{SourceSpec, VirtualMachineDefaultsSpec},
+};
 use crate::{
     model::{
         Access, Architecture, ClassName, ContainerReference, HttpUrl, Image, InvalidValue, KubernetesVersion, NamespaceSelector,
-        OperatingSystemFacts, Platform, Schematic, SchematicId, SecretName, Source, TalosFactory, Target, Usage, VirtualMachineDefaults,
+        OperatingSystemFacts, Platform, Schematic, SchematicId, SecretName, Source, TalosFactory, Target, Usage,
     },
     rules::{Reason, access, container},
 };
@@ -103,14 +106,7 @@ pub fn parse_image(object: &GoldenImage) -> Result<Image, FieldErrors> {
             description: spec.description.clone(),
             operating_system,
             usages,
-            defaults: spec
-                .defaults
-                .as_ref()
-                .map(|defaults| VirtualMachineDefaults {
-                    instancetype: defaults.instancetype.clone(),
-                    preference: defaults.preference.clone(),
-                })
-                .unwrap_or_default(),
+            defaults: spec.defaults.as_ref().map(VirtualMachineDefaultsSpec::facts).unwrap_or_default(),
             targets,
             access: access?,
             suspend: spec.suspend.unwrap_or(false),

@@ -6,7 +6,7 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use super::status::GoldenImageStatus;
-use crate::model::{HttpUrl, Usage};
+use crate::model::{HttpUrl, Usage, VirtualMachineDefaults};
 
 /// A disk image that the daemon fetches once, verifies, and imports into one golden volume per StorageClass.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
@@ -226,6 +226,19 @@ pub struct VirtualMachineDefaultsSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
     pub preference: Option<String>,
+}
+
+impl VirtualMachineDefaultsSpec {
+    /// The same as the model has it.
+    pub fn facts(&self) -> VirtualMachineDefaults {
+        VirtualMachineDefaults { instancetype: self.instancetype.clone(), preference: self.preference.clone() }
+    }
+}
+
+impl From<VirtualMachineDefaults> for VirtualMachineDefaultsSpec {
+    fn from(defaults: VirtualMachineDefaults) -> Self {
+        Self { instancetype: defaults.instancetype, preference: defaults.preference }
+    }
 }
 
 /// A key of a ConfigMap in the daemon's namespace.

@@ -6,9 +6,9 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{Observed, Settings, fetch, summary, target};
 use crate::{
-    api::{GoldenImageStatus, OperatingSystemStatus},
+    api::{GoldenImageStatus, OperatingSystemStatus, VirtualMachineDefaultsSpec},
     catalog::Listing,
-    model::{ClassName, Digest, DiskSize, GoldenName, Identity, Image, SchematicId, VolumeMode},
+    model::{ClassName, Digest, DiskSize, GoldenName, Identity, Image, SchematicId, VirtualMachineDefaults, VolumeMode},
     rules::{Reason, access, duplicate_message},
 };
 
@@ -132,6 +132,8 @@ pub struct ImportOrder {
     pub schematic_id: Option<SchematicId>,
     /// The artifact's digest.
     pub artifact: Option<Digest>,
+    /// What virtual machines get.
+    pub defaults: VirtualMachineDefaults,
 }
 
 /// A decision in the making: the next status, the actions, and the earliest wake-up.
@@ -230,12 +232,6 @@ fn decide_unbounded(observed: &Observed, settings: &Settings, now: Timestamp) ->
         return summary::not_accepted(observed, now, Reason::AccessNotEnforced, &message);
     }
 
-    // Until credentials are read: what needs them is never asked for without.
-    if image.credentials.is_some() {
-        let message = "`credentialsSecretRef` is not read by this build yet.";
-        return summary::not_accepted(observed, now, Reason::Unauthorized, message);
-    }
-
     let states = target::progress(&mut draft);
     let fetch = fetch::progress(&mut draft, &states);
     summary::finish(draft, &states, &fetch)
@@ -278,6 +274,10 @@ fn begin<'a>(observed: &'a Observed, settings: &'a Settings, image: &'a Image, n
         version: os.version.clone(),
         kubernetes_version: os.kubernetes_version.as_ref().map(ToString::to_string),
     });
+    let from_image = observed.spooled.as_ref().and_then(|spooled| spooled.container.as_ref()).map(|container| container.defaults.clone());
+    let known = from_image.or_else(|| status.defaults.as_ref().map(VirtualMachineDefaultsSpec::facts)).unwrap_or_default();
+    let defaults = image.defaults.or(&known);
+    status.defaults = (!defaults.is_empty()).then(|| defaults.into());
     Draft {
         observed,
         settings,

@@ -49,8 +49,8 @@ pub fn marks_of(image: &Image, order: &ImportOrder) -> marks::Marks {
         minimum_size: Some(order.size),
         description: image.description.as_deref(),
         kubernetes_version: os.kubernetes_version.as_ref().map(crate::model::KubernetesVersion::as_str),
-        default_instancetype: image.defaults.instancetype.as_deref(),
-        default_preference: image.defaults.preference.as_deref(),
+        default_instancetype: order.defaults.instancetype.as_deref(),
+        default_preference: order.defaults.preference.as_deref(),
     })
 }
 

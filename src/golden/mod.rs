@@ -17,8 +17,8 @@ mod tests;
 
 pub use decide::{Action, Decision, ImportOrder, Note, Wants, decide};
 pub use observed::{
-    ClaimView, ClassChoice, ClassFound, DataVolumeView, FetchView, GoldenView, GrantView, Metadata, Observed, ObservedTarget, Permits,
-    Reference, Settings, SpooledView, UpstreamView,
+    ClaimView, ClassChoice, ClassFound, CredentialsView, DataVolumeView, FetchView, GoldenView, GrantView, Metadata, Observed,
+    ObservedTarget, Permits, Reference, Settings, SpooledView, UpstreamView,
 };
 pub use pacer::Pacer;
 pub use queue::Queue;

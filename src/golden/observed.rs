@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     api::{FieldErrors, GoldenImageStatus},
     catalog::Listing,
-    model::{ClassName, Digest, DiskSize, GoldenName, Image},
+    model::{ClassName, ContainerFacts, Digest, DiskSize, GoldenName, Image},
     rules::{CdiCondition, ImporterFacts, Reason, modes::ClaimProperties},
 };
 
@@ -65,6 +65,8 @@ pub struct Observed {
     pub duplicate_of: Option<String>,
     /// The ConfigMap with the CA, if the spec names one.
     pub ca: Reference,
+    /// The Secret with the credentials, if the spec names one.
+    pub credentials: CredentialsView,
     /// Whether the cluster has CDI.
     pub cdi_installed: bool,
     /// The verified disk in the spool, if it holds this image's.
@@ -92,10 +94,20 @@ pub struct Metadata {
     pub retry: Option<String>,
 }
 
+/// The Secret with an image's credentials, without anything of what it holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CredentialsView {
+    /// Whether it is there.
+    pub reference: Reference,
+    /// Its version; another one may hold other credentials.
+    pub version: Option<String>,
+}
+
 /// An object that the spec names.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Reference {
     /// None is named.
+    #[default]
     NotNamed,
     /// It is there.
     Found,
@@ -133,6 +145,8 @@ pub struct SpooledView {
     pub virtual_size: DiskSize,
     /// Whether the bytes matched a digest known beforehand.
     pub digest_matched: bool,
+    /// For a disk out of a container image, which parts of it.
+    pub container: Option<ContainerFacts>,
 }
 
 /// What a fetch is doing.

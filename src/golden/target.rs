@@ -7,7 +7,7 @@ use super::{
     decide::{Draft, after, whole_seconds},
 };
 use crate::{
-    api::{DiskStatus, LastFailure, TargetStatus},
+    api::{DiskStatus, LastFailure, TargetStatus, VirtualMachineDefaultsSpec},
     model::{ClassName, Digest, DiskSize, GoldenName, Target},
     rules::{ImportFacts, Reason, class::duplicate_class, import_trouble, modes::choose_modes, taken_name_message},
     run::backoff::Backoff,
@@ -288,6 +288,7 @@ fn start(
         identity,
         schematic_id: draft.schematic_id.clone(),
         artifact: draft.observed.spooled.as_ref().map(|spooled| spooled.artifact_digest),
+        defaults: draft.status.defaults.as_ref().map(VirtualMachineDefaultsSpec::facts).unwrap_or_default(),
     })));
     TargetState::working(Reason::Importing, "The import begins.").with_disk()
 }

@@ -48,12 +48,29 @@ pub struct OperatingSystemFacts {
 }
 
 /// KubeVirt's instance type and preference for virtual machines whose users name none.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct VirtualMachineDefaults {
     /// A VirtualMachineClusterInstancetype.
     pub instancetype: Option<String>,
     /// A VirtualMachineClusterPreference.
     pub preference: Option<String>,
+}
+
+impl VirtualMachineDefaults {
+    /// What stands here, and for the rest what `others` say.
+    #[must_use]
+    pub fn or(&self, others: &Self) -> Self {
+        Self {
+            instancetype: self.instancetype.clone().or_else(|| others.instancetype.clone()),
+            preference: self.preference.clone().or_else(|| others.preference.clone()),
+        }
+    }
+
+    /// Whether nothing is said.
+    pub const fn is_empty(&self) -> bool {
+        self.instancetype.is_none() && self.preference.is_none()
+    }
 }
 
 /// One golden that is wanted.

@@ -5,6 +5,7 @@
 
 mod access;
 mod architecture;
+mod container;
 mod digest;
 mod identity;
 mod image;
@@ -17,6 +18,7 @@ mod volume;
 
 pub use access::{Access, NamespaceSelector};
 pub use architecture::Architecture;
+pub use container::ContainerFacts;
 pub use digest::Digest;
 pub use identity::Identity;
 pub use image::{Image, OperatingSystemFacts, Target, Usage, VirtualMachineDefaults};

@@ -3,10 +3,10 @@
 use std::{future::Future, pin::Pin, sync::Arc, time::Instant};
 
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Pod},
+    core::v1::{ConfigMap, Pod, Secret},
     storage::v1::StorageClass,
 };
-use kube::{Client, ResourceExt as _};
+use kube::{Client, ResourceExt as _, core::PartialObjectMeta};
 
 use super::{Change, Pulse, Selection, Store, WatchSettings, WatchState, feed};
 use crate::{
@@ -26,6 +26,8 @@ pub enum Changed {
     Storage,
     /// A ConfigMap of the daemon's namespace.
     ConfigMap(String),
+    /// A Secret of the daemon's namespace.
+    Secret(String),
 }
 
 /// A pod of the catalog namespace, as far as it uses volumes.
@@ -50,6 +52,13 @@ pub struct ConfigMapFacts {
     pub data: std::collections::BTreeMap<String, String>,
 }
 
+/// A Secret, of which nothing but its version is kept: what it holds is read when it is used.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SecretFacts {
+    /// Its resourceVersion.
+    pub version: String,
+}
+
 /// Everything the controller watches for the catalog's own objects.
 #[derive(Clone)]
 pub struct Cluster {
@@ -69,6 +78,8 @@ pub struct Cluster {
     pub cdi_config: Store<CdiConfig>,
     /// ConfigMaps of the daemon's namespace.
     pub config_maps: Store<ConfigMapFacts>,
+    /// Secrets of the daemon's namespace, by their metadata.
+    pub secrets: Store<SecretFacts>,
 }
 
 /// A watch to be run, with its signs of life.
@@ -106,6 +117,10 @@ impl Cluster {
                 let tell = Arc::clone(&tell);
                 move |change| tell(Changed::ConfigMap(change.name.to_owned()))
             }),
+            secrets: Store::new({
+                let tell = Arc::clone(&tell);
+                move |change| tell(Changed::Secret(change.name.to_owned()))
+            }),
         }
     }
 
@@ -125,6 +140,7 @@ impl Cluster {
             ("StorageProfiles", self.profiles.is_known()),
             ("CDIConfigs", self.cdi_config.is_known()),
             ("ConfigMaps", self.config_maps.is_known()),
+            ("Secrets", self.secrets.is_known()),
         ]
         .into_iter()
         .find_map(|(kind, known)| (!known).then_some(kind))
@@ -148,11 +164,20 @@ impl Cluster {
             run(client, watch("ConfigMap"), Selection::in_namespace(namespace), settings, &self.config_maps, |map: ConfigMap| {
                 Some(ConfigMapFacts { uid: map.uid().unwrap_or_default(), data: map.data.unwrap_or_default() })
             }),
+            run(client, watch("Secret"), secrets_of(namespace), settings, &self.secrets, |secret: PartialObjectMeta<Secret>| {
+                Some(SecretFacts { version: secret.resource_version().unwrap_or_default() })
+            }),
             run(client, watch("DataVolume").optional("datavolumes.cdi.kubevirt.io"), in_catalog(), settings, &self.volumes, Some),
             run(client, watch("StorageProfile").optional("storageprofiles.cdi.kubevirt.io"), everywhere(), settings, &self.profiles, Some),
             run(client, watch("CDIConfig").optional("cdiconfigs.cdi.kubevirt.io"), everywhere(), settings, &self.cdi_config, Some),
         ]
     }
+}
+
+/// Metadata only: no Secret's content is ever in the daemon's memory but while it is used. Helm keeps its releases in
+/// Secrets, which are many and large and of no interest.
+fn secrets_of(namespace: &str) -> Selection {
+    Selection { fields: Some("type!=helm.sh/release.v1".to_owned()), metadata_only: true, ..Selection::in_namespace(namespace) }
 }
 
 fn golden<T>(tell: &Arc<dyn Fn(Changed) + Send + Sync>) -> impl Fn(&Change<'_, T>) + Send + Sync + 'static {
