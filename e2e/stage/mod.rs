@@ -6,7 +6,7 @@
 
 pub mod images;
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Mutex, time::Duration};
 
 use golden_catalog::api::GoldenImage;
 use kube::Api;
@@ -75,6 +75,8 @@ pub struct Stage<'a> {
     settings: serde_json::Value,
     /// The daemon's identity, with the chart's rights and no more.
     pub kubeconfig: PathBuf,
+    /// Where the daemon that was started last serves its metrics.
+    metrics: Mutex<String>,
 }
 
 /// How one daemon is started where it matters; what is left out is as in [`Stage::daemon`].
@@ -111,7 +113,7 @@ impl<'a> Stage<'a> {
         let cdi = (options.cdi)(cdi::Options::new(dir.join("volumes")).dial(host, at).dial(SECOND_HOST, beside));
         let cdi = CdiStandIn::start_apart(cluster.admin_kubeconfig(), cdi).await;
         let (admission, settings) = (options.admission, options.settings);
-        Self { cluster, cdi, dir, spool, second, webhook, admission, settings, kubeconfig }
+        Self { cluster, cdi, dir, spool, second, webhook, admission, settings, kubeconfig, metrics: Mutex::default() }
     }
 
     /// Starts a daemon with a spool of its own name below the stage's directory, where importers find it.
@@ -184,6 +186,7 @@ impl<'a> Stage<'a> {
             "--log-format=text".to_owned(),
             "--log=info,golden_catalog=debug".to_owned(),
         ];
+        *self.metrics.lock().expect("no panic under this lock") = metrics.address();
         let kubeconfig = launch.kubeconfig.as_ref().unwrap_or(&self.kubeconfig);
         let mut builder = Daemon::builder(name).args(arguments).args(launch.arguments).kubeconfig(kubeconfig).health(health.address());
         for (variable, value) in launch.environment {
@@ -200,6 +203,13 @@ impl<'a> Stage<'a> {
         let values = self.dir.join("values.yaml");
         std::fs::write(&values, self::values(images, self.admission, &self.webhook).to_string()).expect("values");
         install(self.cluster, &values).await;
+    }
+
+    /// The metrics of the daemon that was started last, as they are served.
+    pub async fn metrics(&self) -> String {
+        let url = format!("http://{}/metrics", self.metrics.lock().expect("no panic under this lock"));
+        let client = reqwest::Client::builder().no_proxy().build().expect("client");
+        client.get(url).send().await.expect("metrics").text().await.expect("metrics")
     }
 
     /// The GoldenImages, with all rights.

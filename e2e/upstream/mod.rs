@@ -9,10 +9,12 @@
 
 mod answer;
 mod certificates;
+pub mod layout;
 mod names;
 pub mod nginx;
 mod process;
 mod proxy;
+pub mod registry;
 pub mod squid;
 
 use std::{

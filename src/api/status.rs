@@ -4,6 +4,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use super::spec::VirtualMachineDefaultsSpec;
+
 /// What the daemon knows of an image.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -34,6 +36,10 @@ pub struct GoldenImageStatus {
     /// The bytes that upstream served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactStatus>,
+
+    /// What virtual machines of this image get whose users choose nothing: as the spec says, and for the rest as the container disk does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub defaults: Option<VirtualMachineDefaultsSpec>,
 
     /// The disk that importers are given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,6 +108,10 @@ pub struct OperatingSystemStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub version: Option<String>,
+    /// The Kubernetes release inside a worker image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub kubernetes_version: Option<String>,
 }
 
 /// The bytes that upstream served.
@@ -127,6 +137,14 @@ pub struct ArtifactStatus {
     /// When upstream answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved_time: Option<Time>,
+    /// The digest of the container image's index, where the reference names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 71))]
+    pub index_digest: Option<String>,
+    /// The digest of the container image's manifest for the architecture. `digest` is that of its layer with the disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 71))]
+    pub manifest_digest: Option<String>,
 }
 
 /// The verified disk that importers are given, always as qcow2.
@@ -158,6 +176,10 @@ pub struct FetchStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub progress_percent: Option<i32>,
+    /// The version of the Secret with the credentials that the last attempt used: another one is tried at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub credentials_version: Option<String>,
     /// When the present run of failures began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing_since: Option<Time>,

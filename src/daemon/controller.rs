@@ -2,6 +2,7 @@
 
 mod apply;
 mod observe;
+mod secret;
 mod work;
 
 use std::{

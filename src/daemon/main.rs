@@ -295,10 +295,19 @@ fn cluster(queue: &Arc<Queue<String>>, list_changed: &Arc<Notify>, index: &Arc<I
                 }
                 not_ready(cluster).into_iter().for_each(|name| queue.add(name));
             }
+            Changed::Secret(name) => naming(cluster, &name).into_iter().for_each(|image| queue.add(image)),
         }
     });
     let _ = known.set(cluster.clone());
     cluster
+}
+
+/// The images that name this Secret.
+fn naming(cluster: &Cluster, secret: &str) -> Vec<String> {
+    use kube::ResourceExt as _;
+    let images = cluster.images.all();
+    let names = |image: &&Arc<crate::api::GoldenImage>| image.spec.credentials_secret_ref.as_ref().is_some_and(|named| named.name == secret);
+    images.iter().filter(names).map(|image| image.name_any()).collect()
 }
 
 fn not_ready(cluster: &Cluster) -> Vec<String> {

@@ -243,6 +243,7 @@ impl Settings {
             import_deadline: self.import_deadline,
             import_quiet: self.import_quiet,
             upstream_check: self.upstream_check,
+            ..golden::Settings::default()
         }
     }
 }

@@ -6,10 +6,10 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{Observed, Settings, fetch, summary, target};
 use crate::{
-    api::{GoldenImageStatus, OperatingSystemStatus},
+    api::{GoldenImageStatus, OperatingSystemStatus, VirtualMachineDefaultsSpec},
     catalog::Listing,
-    model::{ClassName, Digest, DiskSize, GoldenName, Identity, Image, SchematicId, VolumeMode},
-    rules::{Reason, duplicate_message},
+    model::{ClassName, Digest, DiskSize, GoldenName, Identity, Image, SchematicId, VirtualMachineDefaults, VolumeMode},
+    rules::{Reason, access, duplicate_message},
 };
 
 /// What is to be done for one image.
@@ -166,6 +166,8 @@ pub struct ImportOrder {
     pub schematic_id: Option<SchematicId>,
     /// The artifact's digest.
     pub artifact: Option<Digest>,
+    /// What virtual machines get.
+    pub defaults: VirtualMachineDefaults,
 }
 
 /// A decision in the making: the next status, the actions, and the earliest wake-up.
@@ -252,7 +254,7 @@ fn retry_mark(value: Option<&String>) -> Option<String> {
 fn decide_unbounded(observed: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     let image = match &observed.image {
         Ok(image) => image,
-        Err(errors) => return summary::not_accepted(observed, now, Reason::InvalidEntry, &errors.to_string()),
+        Err(errors) => return summary::not_accepted(observed, now, errors.reason(), &errors.to_string()),
     };
     let mut draft = begin(observed, settings, image, now);
 
@@ -264,6 +266,10 @@ fn decide_unbounded(observed: &Observed, settings: &Settings, now: Timestamp) ->
             Reason::DuplicateIdentity,
             &duplicate_message(&observed.metadata.name, first, identity),
         );
+    }
+
+    if let Some(message) = access::held_back(image, settings.access_is_enforced) {
+        return summary::not_accepted(observed, now, Reason::AccessNotEnforced, &message);
     }
 
     let states = target::progress(&mut draft);
@@ -306,7 +312,12 @@ fn begin<'a>(observed: &'a Observed, settings: &'a Settings, image: &'a Image, n
         family: os.family.clone(),
         name: os.name.clone(),
         version: os.version.clone(),
+        kubernetes_version: os.kubernetes_version.as_ref().map(ToString::to_string),
     });
+    let from_image = observed.spooled.as_ref().and_then(|spooled| spooled.container.as_ref()).map(|container| container.defaults.clone());
+    let known = from_image.or_else(|| status.defaults.as_ref().map(VirtualMachineDefaultsSpec::facts)).unwrap_or_default();
+    let defaults = image.defaults.or(&known);
+    status.defaults = (!defaults.is_empty()).then(|| defaults.into());
     Draft {
         observed,
         settings,

@@ -133,6 +133,7 @@ pub(super) fn start(
         identity,
         schematic_id: draft.schematic_id.clone(),
         artifact,
+        defaults: draft.status.defaults.as_ref().map(VirtualMachineDefaultsSpec::facts).unwrap_or_default(),
     })));
     let Some((reason, message)) = view.golden.refused.clone() else { return with_disk(state) };
     // Asked again until the deadline, which ends the attempt as it ends one that CDI makes nothing of.

@@ -23,8 +23,8 @@ mod usage;
 pub use adopt::{Asked, marks_of as adopted_marks, stranger, wanted};
 pub use decide::{Action, Decision, ImportOrder, Note, Wants, decide};
 pub use observed::{
-    ClaimView, ClassChoice, ClassFound, DataVolumeView, FetchView, GoldenView, GrantView, Metadata, Observed, ObservedTarget, Permits,
-    Reference, Settings, SpooledView, UpstreamView,
+    ClaimView, ClassChoice, ClassFound, CredentialsView, DataVolumeView, FetchView, GoldenView, GrantView, Metadata, Observed,
+    ObservedTarget, Permits, Reference, Settings, SpooledView, UpstreamView,
 };
 pub use pacer::{Pacer, Turn};
 pub use queue::Queue;

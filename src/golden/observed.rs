@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     api::{FieldErrors, GoldenImageStatus},
     catalog::Listing,
-    model::{ClassName, Digest, DiskSize, GoldenName, Image},
+    model::{ClassName, ContainerFacts, Digest, DiskSize, GoldenName, Image},
     rules::{CdiCondition, ImporterFacts, Reason, Told, adopt::Stranger, modes::ClaimProperties, quota::Quota, size::Overheads},
 };
 
@@ -32,6 +32,8 @@ pub struct Settings {
     pub import_quiet: Duration,
     /// How often upstream is asked whether it serves other bytes now (R6).
     pub upstream_check: Duration,
+    /// Whether clone admission holds clones to `access` (R18). Until it does, nothing is made for selected namespaces.
+    pub access_is_enforced: bool,
 }
 
 impl Default for Settings {
@@ -46,6 +48,7 @@ impl Default for Settings {
             import_deadline: Duration::from_secs(15 * 60),
             import_quiet: Duration::from_secs(60),
             upstream_check: Duration::from_secs(24 * 3600),
+            access_is_enforced: false,
         }
     }
 }
@@ -65,6 +68,8 @@ pub struct Observed {
     pub duplicate_of: Option<String>,
     /// The ConfigMap with the CA, if the spec names one.
     pub ca: Reference,
+    /// The Secret with the credentials, if the spec names one.
+    pub credentials: CredentialsView,
     /// Whether the cluster has CDI.
     pub cdi_installed: bool,
     /// The verified disk in the spool, if it holds this image's.
@@ -94,10 +99,20 @@ pub struct Metadata {
     pub retry: Option<String>,
 }
 
+/// The Secret with an image's credentials, without anything of what it holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CredentialsView {
+    /// Whether it is there.
+    pub reference: Reference,
+    /// Its version; another one may hold other credentials.
+    pub version: Option<String>,
+}
+
 /// An object that the spec names.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Reference {
     /// None is named.
+    #[default]
     NotNamed,
     /// It is there.
     Found,
@@ -135,6 +150,8 @@ pub struct SpooledView {
     pub virtual_size: DiskSize,
     /// Whether the bytes matched a digest known beforehand.
     pub digest_matched: bool,
+    /// For a disk out of a container image, which parts of it.
+    pub container: Option<ContainerFacts>,
 }
 
 /// What a fetch is doing.

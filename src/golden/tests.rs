@@ -6,8 +6,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    Action, ClaimView, ClassChoice, ClassFound, DataVolumeView, Decision, FetchView, GoldenView, GrantView, Metadata, Observed,
-    ObservedTarget, Permits, Reference, Settings, SpooledView, UsageView, decide,
+    Action, ClaimView, ClassChoice, ClassFound, CredentialsView, DataVolumeView, Decision, FetchView, GoldenView, GrantView, Metadata,
+    Observed, ObservedTarget, Permits, Reference, Settings, SpooledView, UsageView, decide,
 };
 use crate::{
     api::{ConditionType, GoldenImageStatus, find_condition, is_true, parse_image},
@@ -47,6 +47,7 @@ pub(super) fn observed(spec: Value) -> Observed {
         listing: Listing::ByHand,
         duplicate_of: None,
         ca: Reference::NotNamed,
+        credentials: CredentialsView::default(),
         cdi_installed: true,
         spooled: None,
         fetch: FetchView::Idle,
@@ -85,6 +86,7 @@ pub(super) fn spooled() -> SpooledView {
         disk_digest: disk(),
         virtual_size: DiskSize::from_bytes((4 << 30) + 1).expect("size"),
         digest_matched: false,
+        container: None,
     }
 }
 
@@ -670,4 +672,75 @@ fn a_deletion_that_failed_is_tried_again_at_once() {
     assert!(again.after.iter().any(|action| matches!(action, Action::DeleteVolume { uid, .. } if uid == "dv")), "{again:?}");
     let target = &again.status.targets[0];
     assert!(target.started_time.is_none() && target.attempts == 1, "the volume that is to go is no new attempt: {target:?}");
+}
+
+fn private(access: Value) -> Observed {
+    let mut observed = observed(json!({
+        "source": { "http": { "url": "https://e.example/a.qcow2" } }, "credentialsSecretRef": { "name": "reg" }, "access": access,
+    }));
+    observed.credentials = CredentialsView { reference: Reference::Found, version: Some("1".into()) };
+    observed
+}
+
+#[test]
+fn r18_nothing_is_made_for_selected_namespaces_until_that_is_enforced() {
+    let few = private(json!({ "policy": "Selected", "namespaceSelector": { "matchLabels": { "licensed": "yes" } } }));
+    let decision = run(&few);
+    assert_eq!((reason(&decision).as_str(), decision.after.len()), ("AccessNotEnforced", 0));
+    assert!(is_true(&decision.status.conditions, ConditionType::Stalled));
+    let enforced = Settings { access_is_enforced: true, ..Settings::default() };
+    assert_eq!(reason(&decide(&few, &enforced, now())), "Fetching");
+    assert_eq!(reason(&run(&private(json!({ "policy": "AllTenants" })))), "Fetching");
+}
+
+#[test]
+fn a_missing_secret_is_named_and_a_changed_one_is_tried_at_once() {
+    let mut observed = private(json!({ "policy": "AllTenants" }));
+    observed.credentials = CredentialsView { reference: Reference::Missing("The Secret ns/reg".into()), version: None };
+    let (_, missing, message) = ready(&run(&observed));
+    assert_eq!(missing, "ReferenceNotFound");
+    assert!(message.starts_with("The Secret ns/reg does not exist."), "{message}");
+
+    observed.credentials = CredentialsView { reference: Reference::Found, version: Some("1".into()) };
+    let begun = run(&observed);
+    assert_eq!(begun.status.fetch.as_ref().and_then(|fetch| fetch.credentials_version.as_deref()), Some("1"));
+    observed.status = begun.status;
+    observed.fetch = FetchView::Failed { reason: Reason::Unauthorized, message: "401".into(), retry_after: None };
+    observed.status = run(&observed).status;
+    // The same Secret waits for its time; another version of it does not.
+    assert_eq!(run(&observed).after, []);
+    observed.credentials.version = Some("2".into());
+    let again = run(&observed);
+    assert_eq!(again.after, [Action::Fetch { largest_target: None }]);
+    assert_eq!(again.status.fetch.as_ref().map(|fetch| (fetch.attempts, fetch.credentials_version.clone())), Some((1, Some("2".into()))));
+}
+
+#[test]
+fn what_a_container_disk_says_of_virtual_machines_fills_what_the_spec_leaves_open() {
+    let digest = "sha256:eb87a994833d82feb2279575aafa42a06c5feb124ea72cae6efc0ee46bb729d8";
+    let mut observed = observed(json!({
+        "source": { "containerDisk": { "reference": format!("r.example/f@{digest}") } }, "defaults": { "preference": "fedora" },
+    }));
+    let defaults = |instancetype: &str, preference: &str| crate::model::VirtualMachineDefaults {
+        instancetype: Some(instancetype.into()),
+        preference: Some(preference.into()),
+    };
+    observed.spooled = Some(SpooledView {
+        container: Some(crate::model::ContainerFacts {
+            index: Some(digest.parse().expect("digest")),
+            manifest: Digest::of(b"manifest"),
+            layer: Digest::of(b"artifact"),
+            defaults: defaults("u1.medium", "other"),
+        }),
+        ..spooled()
+    });
+    let decision = run(&observed);
+    assert_eq!(decision.status.defaults.as_ref().map(|all| all.facts()), Some(defaults("u1.medium", "fedora")));
+    let artifact = decision.status.artifact.expect("artifact");
+    assert_eq!((artifact.index_digest.as_deref(), artifact.manifest_digest), (Some(digest), Some(Digest::of(b"manifest").to_string())));
+    let order = decision.after.iter().find_map(|action| match action {
+        Action::CreateVolume(order) => Some(order),
+        _ => None,
+    });
+    assert_eq!(order.expect("order").defaults, defaults("u1.medium", "fedora"));
 }

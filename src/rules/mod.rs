@@ -3,11 +3,13 @@
 //! Controller, admission and command line all call these; the chart is held to them by shared test vectors. Each rule has
 //! one function, one message and one test table.
 
+pub mod access;
 pub mod adopt;
 pub mod capability;
 pub mod class;
 pub mod clone;
 pub mod consumers;
+pub mod container;
 pub mod copied;
 pub mod dependence;
 mod edit;
@@ -24,6 +26,7 @@ mod reason;
 mod refusal;
 pub mod repair;
 mod rolling;
+pub mod secret_review;
 pub mod size;
 pub mod stuck;
 

@@ -147,5 +147,6 @@ fn order_of(image: &Image, status: &GoldenImageStatus, golden: &GoldenName) -> O
         identity: image.identity(schematic_id.as_ref())?,
         schematic_id,
         artifact: status.artifact.as_ref().and_then(|artifact| artifact.digest.parse().ok()),
+        defaults: status.defaults.as_ref().map(crate::api::VirtualMachineDefaultsSpec::facts).unwrap_or_default(),
     })
 }

@@ -197,6 +197,15 @@ pub enum Access {
     Selected(Option<LabelSelector>),
 }
 
+impl From<&crate::model::Access> for Access {
+    fn from(access: &crate::model::Access) -> Self {
+        match access {
+            crate::model::Access::AllTenants => Self::AllTenants,
+            crate::model::Access::Selected(selector) => Self::Selected(Some(selector.written().clone())),
+        }
+    }
+}
+
 /// A golden of one class of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
