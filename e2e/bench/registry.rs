@@ -59,7 +59,12 @@ fn main() {
     let Source::ContainerDisk { reference: pinned, .. } = &source else { unreachable!() };
     let ask = OpenRequest { ca_bundle: Some(&ca), credentials: &credentials, ..OpenRequest::new(&source) };
     let peek = runtime.block_on(peek_container(&egress, &Limits::default(), &ask, pinned, Architecture::Amd64)).expect("peek");
-    println!("virtual size {:?} known after {} bytes of a layer of {}", peek.virtual_size.map(|size| size.bytes()), peek.read, peek.download);
+    println!(
+        "virtual size {:?} known after {} bytes of a layer of {}",
+        peek.virtual_size.map(|size| size.bytes()),
+        peek.read,
+        peek.download
+    );
 
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -82,7 +87,12 @@ fn main() {
         ours.push(began.elapsed());
         theirs.push(peer(&registry, &reference, &at.join("peer")));
     }
-    println!("{mib} MiB container disk to a durable disk: {:.2} s; skopeo copy, tar, qemu-img check, sync: {:.2} s; ratio {:.2}", median(&mut ours), median(&mut theirs), median(&mut theirs) / median(&mut ours));
+    println!(
+        "{mib} MiB container disk to a durable disk: {:.2} s; skopeo copy, tar, qemu-img check, sync: {:.2} s; ratio {:.2}",
+        median(&mut ours),
+        median(&mut theirs),
+        median(&mut theirs) / median(&mut ours)
+    );
 }
 
 fn median(times: &mut [Duration]) -> f64 {

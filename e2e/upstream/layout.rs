@@ -116,8 +116,7 @@ impl Layout {
     pub fn write(&self, dir: &Path, tags: &[(&str, &str)]) -> PathBuf {
         let blobs = dir.join("blobs/sha256");
         std::fs::create_dir_all(&blobs).expect("folder");
-        let all = self.blobs.iter().map(|(digest, bytes)| (digest, bytes));
-        for (digest, bytes) in all.chain(self.manifests.iter().map(|(digest, (_, bytes))| (digest, bytes))) {
+        for (digest, bytes) in self.blobs.iter().chain(self.manifests.iter().map(|(digest, (_, bytes))| (digest, bytes))) {
             std::fs::write(blobs.join(&digest["sha256:".len()..]), bytes).expect("blob");
         }
         std::fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).expect("layout");

@@ -306,7 +306,8 @@ fn cluster(queue: &Arc<Queue<String>>, list_changed: &Arc<Notify>, index: &Arc<I
 fn naming(cluster: &Cluster, secret: &str) -> Vec<String> {
     use kube::ResourceExt as _;
     let images = cluster.images.all();
-    let names = |image: &&Arc<crate::api::GoldenImage>| image.spec.credentials_secret_ref.as_ref().is_some_and(|named| named.name == secret);
+    let names =
+        |image: &&Arc<crate::api::GoldenImage>| image.spec.credentials_secret_ref.as_ref().is_some_and(|named| named.name == secret);
     images.iter().filter(names).map(|image| image.name_any()).collect()
 }
 

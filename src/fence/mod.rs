@@ -128,6 +128,7 @@ mod tests {
                 evidence: Evidence::Spec,
                 standing: Standing::Blocks(Why::CloneRunning),
                 created: 0,
+                copied: None,
             }])),
         })
     }

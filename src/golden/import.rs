@@ -8,7 +8,7 @@ use super::{
     target::TargetState,
 };
 use crate::{
-    api::{ConditionType, DiskStatus, LastFailure, TargetStatus, find_condition},
+    api::{ConditionType, DiskStatus, LastFailure, TargetStatus, VirtualMachineDefaultsSpec, find_condition},
     model::{ClassName, Digest, DiskSize, GoldenName, Target, VolumeMode},
     rules::{
         ImportFacts, Reason,

@@ -41,7 +41,7 @@ pub struct Storage {
 impl Storage {
     /// As the stores have it now.
     pub fn of(cluster: &Cluster) -> Self {
-        let classes: Classes = cluster.classes.all().iter().map(|class| (class.name.clone(), (**class).clone())).collect();
+        let classes = classes(cluster);
         let config = cluster.cdi_config.get("", CDI_CONFIG);
         let scratch = config.as_ref().and_then(|config| config.status.read()?.scratch_space_storage_class.clone());
         let strategy = |cdi: &std::sync::Arc<Cdi>| cdi.spec.read()?.clone_strategy_override.clone();
@@ -58,6 +58,11 @@ impl Storage {
 
 /// The name of CDI's one CDIConfig.
 const CDI_CONFIG: &str = "config";
+
+/// The cluster's StorageClasses as rules read them.
+pub fn classes(cluster: &Cluster) -> Classes {
+    cluster.classes.all().iter().map(|class| (class.name.clone(), (**class).clone())).collect()
+}
 
 /// The class of one target: the recorded one if a golden was begun, else as CDI would choose now.
 pub fn class_choice(

@@ -418,7 +418,7 @@ fn r5_a_former_golden_is_taken_over_at_once() {
     // The status is lost: the marks say the same.
     observed.status = GoldenImageStatus::default();
     let found = run(&observed);
-    assert_eq!((ready(&found).0, found.status.targets[0].adopted), ("True", Some(true)));
+    assert_eq!((ready(&found).0.as_str(), found.status.targets[0].adopted), ("True", Some(true)));
 }
 
 /// R5: not the same, not imported yet, going: nothing is written on it.
@@ -453,7 +453,7 @@ fn r7_another_uid_is_taken_only_when_asked() {
     assert_eq!(reason(&run(&observed)), "GoldenReplaced");
     observed.targets[0].golden.stranger.as_mut().expect("stranger").consent = true;
     let decision = run(&observed);
-    assert_eq!((ready(&decision).0, decision.status.targets[0].claim_uid.as_deref()), ("True", Some("restored")));
+    assert_eq!((ready(&decision).0.as_str(), decision.status.targets[0].claim_uid.as_deref()), ("True", Some("restored")));
     // Never one that does not carry our mark.
     observed.targets[0].golden.claim.as_mut().expect("claim").ours = false;
     assert_eq!(reason(&run(&observed)), "GoldenReplaced");

@@ -179,6 +179,7 @@ mod tests {
             evidence: Evidence::Spec,
             standing: Standing::Blocks(Why::MakesMachines),
             created: 0,
+            copied: None,
         }]))
     }
 

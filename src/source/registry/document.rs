@@ -14,6 +14,7 @@ const MOST_LAYERS: usize = 128;
 
 /// What a registry calls a manifest.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, and not for long")]
 pub(super) enum Document {
     Index(ImageIndex),
     Manifest(ImageManifest),
