@@ -118,7 +118,7 @@ fn a_layer_that_ends_early_or_lies_about_itself_is_refused() {
 }
 
 #[rstest]
-#[case::plain(plain, 80 << 10)]
+#[case::plain(plain, 300 << 10)]
 #[case::gzip(gzip, 8 << 10)]
 #[case::zstd(zstd, 300 << 10)]
 fn the_size_shows_in_the_first_bytes(#[case] pack: Pack, #[case] most: usize) {

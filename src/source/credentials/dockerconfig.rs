@@ -70,10 +70,10 @@ impl DockerConfig {
     /// What is wrong, without anything of it. As for the kubelet, one entry that cannot be read spoils all.
     pub fn parse(bytes: &[u8], legacy: bool) -> Result<Self, String> {
         let file: File = if legacy {
-            let auths = serde_json::from_slice(bytes).map_err(|_| "it is not the JSON of a `.dockercfg`".to_owned())?;
+            let auths = object(bytes).ok_or_else(|| "it is not the JSON of a `.dockercfg`".to_owned())?;
             File { auths: Some(auths), helpers: None, store: None }
         } else {
-            serde_json::from_slice(bytes).map_err(|_| "it is not the JSON of a Docker configuration".to_owned())?
+            object(bytes).ok_or_else(|| "it is not the JSON of a Docker configuration".to_owned())?
         };
         let mut entries = Vec::new();
         for (place, auth) in file.auths.unwrap_or_default() {
@@ -175,6 +175,12 @@ fn matches(key: &str, target: &str) -> bool {
         && key_labels.len() == labels.len()
         && path.starts_with(key_path)
         && key_labels.iter().zip(&labels).all(|(pattern, label)| glob(pattern.as_bytes(), label.as_bytes()) == Some(true))
+}
+
+/// What a JSON object says: serde would take a list for a struct too.
+fn object<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let value: serde_json::Value = serde_json::from_slice(bytes).ok()?;
+    value.is_object().then(|| serde_json::from_value(value).ok()).flatten()
 }
 
 /// Host and port, as `net.SplitHostPort` tells them apart.
