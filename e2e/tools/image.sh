@@ -52,7 +52,11 @@ if [ "$("$cache/cargo-tools/bin/cargo-cyclonedx" cyclonedx --version 2>/dev/null
   env -u CARGO_TARGET_DIR cargo install --quiet cargo-cyclonedx --version "$cyclonedx_version" --locked --root "$cache/cargo-tools"
 fi
 PATH="$cache/cargo-tools/bin:$PATH" cargo cyclonedx --quiet --format json --spec-version 1.5 --target "$target" --all --override-filename golden-catalog.cdx
-mv golden-catalog.cdx.json "$out/sbom.cdx.json"
+# When and where it was made is no part of what is in the image.
+jq --arg time "$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)" --arg here "path+file://$repository" \
+  'del(.serialNumber) | .metadata.timestamp = $time | walk(if type == "string" then split($here) | join("path+file:///golden-catalog") else . end)' \
+  golden-catalog.cdx.json >"$out/sbom.cdx.json"
+rm golden-catalog.cdx.json
 
 root=$work/context/root
 install -D -m 0755 "$binary" "$root/golden-catalog"
@@ -63,10 +67,11 @@ install -D -m 0644 LICENSE "$root/usr/share/golden-catalog/LICENSE"
 # assemble NAME: one image from the tree, in a storage of its own, and its digest.
 assemble() {
   local storage=(--root "$work/$1/storage" --runroot "$work/$1/run" --storage-driver vfs)
-  buildah "${storage[@]}" build --quiet --isolation chroot --network none --pull-never --format oci --timestamp "$SOURCE_DATE_EPOCH" \
-    --tag golden-catalog:"$1" --file e2e/tools/Containerfile "$work/context" >/dev/null
-  buildah "${storage[@]}" push --quiet golden-catalog:"$1" "oci:$work/$1/oci:latest" >/dev/null
-  jq -r '.manifests[0].digest' "$work/$1/oci/index.json"
+  # `FROM scratch` and COPY run nothing and ask no network.
+  buildah "${storage[@]}" build --quiet --isolation chroot --pull-never --format oci --timestamp "$SOURCE_DATE_EPOCH" \
+    --tag golden-catalog:"$1" --file e2e/tools/Containerfile "$work/context" >/dev/null &&
+    buildah "${storage[@]}" push --quiet golden-catalog:"$1" "oci:$work/$1/oci:latest" >/dev/null &&
+    jq -r '.manifests[0].digest' "$work/$1/oci/index.json"
 }
 say 'assembling it, twice'
 digest=$(assemble one)
@@ -95,9 +100,10 @@ bundle() { # ARGUMENTS…: an OCI bundle of the image with the chart's restricti
   mkdir -p "$work/bundle"
   ln -sfn "$work/rootfs" "$work/bundle/rootfs"
   "$runtime" spec --bundle "$work/bundle" 2>/dev/null || (cd "$work/bundle" && rm -f config.json && "$runtime" spec)
-  jq --args '.process.args = $ARGS.positional | .process.terminal = false | .process.user = {uid: 65532, gid: 65532}
-    | .process.capabilities = {} | .process.noNewPrivileges = true | .root = {path: $root, readonly: true}' \
-    --arg root "$work/rootfs" "$work/bundle/config.json" -- "$entrypoint" "$@" >"$work/bundle/config.new"
+  jq --arg root "$work/rootfs" '.process.args = $ARGS.positional | .process.terminal = false | .process.user = {uid: 65532, gid: 65532}
+    | .process.capabilities = {} | .process.noNewPrivileges = true | .root = {path: $root, readonly: true}
+    | .mounts |= map(select(.type != "cgroup" and .type != "sysfs")) | .linux.namespaces |= map(select(.type != "cgroup" and .type != "network")) | del(.linux.resources)' \
+    "$work/bundle/config.json" --args -- "$entrypoint" "$@" >"$work/bundle/config.new"
   mv "$work/bundle/config.new" "$work/bundle/config.json"
 }
 runtime=
@@ -105,13 +111,16 @@ start() { # ARGUMENTS…: what the image says to them
   if [ -n "$runtime" ]; then
     rm -f "$work/bundle/config.json"
     bundle "$@"
-    "$runtime" --root "$work/state" run --bundle "$work/bundle" "golden-catalog-$$-$RANDOM"
+    # Limits are the kubelet's business, and not every machine lets us set them.
+    local flags=()
+    [ "$runtime" != crun ] || flags=(--cgroup-manager=disabled)
+    "$runtime" "${flags[@]}" --root "$work/state" run --bundle "$work/bundle" "golden-catalog-$$-$RANDOM"
   else
     chroot --userspec="$user" "$work/rootfs" "$entrypoint" "$@"
   fi
 }
 way='chroot'
-for candidate in crun runc; do
+for candidate in runc crun; do
   command -v $candidate >/dev/null || continue
   runtime=$candidate
   if start --version >"$work/said" 2>&1; then way=$candidate; break; fi
@@ -120,5 +129,8 @@ for candidate in crun runc; do
 done
 say "starting it by $way"
 start --version >&2
+# No room to write, no shell, nobody's number: what the daemon does with files is in volumes.
+printf 'customization: {}\n' >"$work/rootfs/schematic.yaml"
+[ "$(start schematic-id -f /schematic.yaml)" = 376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba ] || { say 'the image computes another schematic ID'; exit 1; }
 start crds | cmp - crds/cozystack.io_goldenimages.yaml || { say 'the image has another CRD than the repository'; exit 1; }
 say "the image starts and has this repository's CRD"

@@ -42,7 +42,7 @@ ps:procps
 setpriv:util-linux
 shellcheck:shellcheck
 buildah:buildah
-crun:crun
+runc:runc
 '
 # Some are in folders that only root has on its PATH.
 have() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null; }
