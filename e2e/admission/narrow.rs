@@ -116,7 +116,7 @@ async fn unknown_is_never_a_verdict() {
     let tenant = cluster.namespace("tenant").await;
     stand.stop().await;
     // It may list no VMs any more, so it cannot tell pools.
-    let role = "golden-catalog-controller-cozy-kubernetes-worker-image-consumers";
+    let role = "golden-catalog-controller-cozy-kubernetes-worker-image-golden-catalog-consumers";
     let rules = cluster.kubectl(["get", "clusterrole", role, "-o", "json"]).await.ok();
     let mut rules: Value = serde_json::from_str(&rules).expect("JSON");
     rules["rules"].as_array_mut().expect("rules").retain(|rule| rule["resources"] != json!(["virtualmachines"]));
