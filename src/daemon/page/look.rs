@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::{ImageView, Page, User};
 use crate::{
@@ -11,11 +11,8 @@ use crate::{
     catalog,
     daemon::list::LIST,
     golden::observe,
-    rules::{Reason, clone::Known},
-    world::{
-        Cluster, ConsumerWatch,
-        ledger::{GoldenKey, Storage},
-    },
+    rules::{Reason, clone::Known, consumers::PoolUse},
+    world::{Cluster, ConsumerWatch, image_consumers, ledger::Storage},
 };
 
 /// The page of this moment. `users` says who uses an image.
@@ -51,19 +48,9 @@ pub fn users(cluster: &Cluster, consumers: &ConsumerWatch, image: &GoldenImage) 
     let classes = observe::classes(cluster);
     let independent = BTreeSet::new();
     let storage = Storage { classes: &classes, independent: &independent, now: Timestamp::now().as_second() };
-    let status = image.status.as_ref();
-    let identity = status.and_then(|status| status.identity.as_ref()).and_then(|identity| identity.parse().ok());
-    let ledger = consumers.read();
-    let mut pools: BTreeMap<String, User> = BTreeMap::new();
-    for golden in status.into_iter().flat_map(|status| &status.targets).filter_map(|target| target.golden.as_deref()) {
-        for used in ledger.consumers(GoldenKey { name: golden, identity: identity.as_ref() }, storage)?.pools {
-            let name = used.pool.to_string();
-            let user = pools.entry(name.clone()).or_insert(User { pool: name, consumers: 0, blocking: 0 });
-            user.consumers += used.consumers.len();
-            user.blocking += used.blocking;
-        }
-    }
-    let mut users: Vec<_> = pools.into_values().collect();
-    users.sort_by(|a, b| (a.blocking == 0, &a.pool).cmp(&(b.blocking == 0, &b.pool)));
-    Ok(users)
+    let status = image.status.clone().unwrap_or_default();
+    // Blockers first, as the ledger has them.
+    let used = image_consumers(&consumers.read(), &status, storage)?;
+    let user = |used: PoolUse| User { pool: used.pool.to_string(), consumers: used.consumers.len(), blocking: used.blocking };
+    Ok(used.pools.into_iter().map(user).collect())
 }
