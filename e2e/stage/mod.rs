@@ -86,6 +86,8 @@ pub struct Launch {
     pub kubeconfig: Option<PathBuf>,
     /// Where its spool listens.
     pub listen: Option<String>,
+    /// Where it serves its metrics.
+    pub scraped: Option<String>,
     /// Further arguments.
     pub arguments: Vec<String>,
     /// Further environment variables.
@@ -160,6 +162,7 @@ impl<'a> Stage<'a> {
     pub fn launch(&self, name: &str, launch: Launch) -> Daemon {
         let spool = launch.listen.unwrap_or_else(|| self.spool.address());
         let (health, metrics) = (Port::reserve(), Port::reserve());
+        let scraped = launch.scraped.unwrap_or_else(|| metrics.address());
         let mut settings = json!({
             "lease": { "duration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms" },
             "backoffMin": "1s", "backoffMax": "5s", "notFoundInterval": "5s",
@@ -179,14 +182,14 @@ impl<'a> Stage<'a> {
             format!("--spool-dir={}", self.spool_of(name).display()),
             format!("--spool-listen={spool}"),
             format!("--health-listen={}", health.address()),
-            format!("--metrics-listen={}", metrics.address()),
+            format!("--metrics-listen={scraped}"),
             format!("--config={}", file.display()),
             "--webhook-host=127.0.0.1".to_owned(),
             "--egress-allow-loopback".to_owned(),
             "--log-format=text".to_owned(),
             "--log=info,golden_catalog=debug".to_owned(),
         ];
-        *self.metrics.lock().expect("no panic under this lock") = metrics.address();
+        *self.metrics.lock().expect("no panic under this lock") = scraped;
         let kubeconfig = launch.kubeconfig.as_ref().unwrap_or(&self.kubeconfig);
         let mut builder = Daemon::builder(name).args(arguments).args(launch.arguments).kubeconfig(kubeconfig).health(health.address());
         for (variable, value) in launch.environment {

@@ -35,6 +35,9 @@ skopeo:skopeo
 htpasswd:apache2-utils
 prometheus:prometheus
 promtool:prometheus
+node:nodejs
+npm:npm
+chromium:chromium
 strace:strace
 faketime:faketime
 ip:iproute2

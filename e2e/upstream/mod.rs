@@ -12,7 +12,7 @@ mod certificates;
 pub mod layout;
 mod names;
 pub mod nginx;
-mod process;
+pub mod process;
 mod proxy;
 pub mod registry;
 pub mod squid;

@@ -1,5 +1,6 @@
 //! Commands for people and scripts: a table for the one, JSON for the other, documented exit codes for both.
 
+mod api_doc;
 mod consumers;
 mod exit;
 mod explain;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+pub use api_doc::api_page;
 pub use exit::{Exit, Failure};
 pub use reasons_doc::reasons_page;
 pub use table::Table;

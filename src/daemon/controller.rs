@@ -193,6 +193,12 @@ impl Term {
             }
         }
         self.shared.metrics.queue_depth("golden", self.shared.queue.depth());
+        let (fetch, import) = {
+            let pacers = self.pacers();
+            (pacers.fetch.queued(), pacers.import.queued())
+        };
+        self.shared.metrics.queue_depth("fetch", fetch);
+        self.shared.metrics.queue_depth("import", import);
         self.shared.metrics.in_backoff("golden", self.memory.in_backoff());
     }
 

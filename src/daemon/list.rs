@@ -66,12 +66,14 @@ async fn step(shared: &Shared, client: &Client, told: &mut BTreeSet<String>) -> 
             let mut current = BTreeSet::new();
             tell(shared, &facts, told, &mut current, Reason::InvalidEntry, &error.to_string());
             *told = current;
+            shared.metrics.list_problems([Reason::InvalidEntry]);
             return Ok(());
         }
     };
     let existing: Vec<_> = shared.cluster.images.all().iter().map(|image| (**image).clone()).collect();
     let plan = catalog::plan(&list, &existing, &list_id);
     let mut current = BTreeSet::new();
+    let mut problems: Vec<_> = plan.problems.iter().map(|problem| problem.reason).collect();
     for problem in &plan.problems {
         tell(shared, &facts, told, &mut current, problem.reason, &problem.message);
     }
@@ -84,6 +86,7 @@ async fn step(shared: &Shared, client: &Client, told: &mut BTreeSet<String>) -> 
         let live = live.map(|image| (image.uid(), image.metadata.generation, image.annotations().get(LISTED_AS)));
         let key = format!("{name}/{live:?}/{}", crate::model::Digest::of(&serde_json::to_vec(spec).unwrap_or_default()));
         if told.contains(&key) {
+            problems.push(Reason::InvalidEntry);
             current.insert(key);
             if let Some(text) = told.iter().find(|text| text.contains(&format!("({name}): refused"))) {
                 current.insert(text.clone());
@@ -94,12 +97,14 @@ async fn step(shared: &Shared, client: &Client, told: &mut BTreeSet<String>) -> 
             Ok(None) => {}
             Ok(Some(message)) => {
                 tell(shared, &facts, told, &mut current, Reason::InvalidEntry, &message);
+                problems.push(Reason::InvalidEntry);
                 current.insert(key);
             }
             Err(error) if crate::run::client::is_lost(&error) => return Err(error),
             Err(error) => failed = Some(error),
         }
     }
+    shared.metrics.list_problems(problems);
     *told = current;
     failed.map_or(Ok(()), Err)
 }

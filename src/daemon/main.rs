@@ -18,10 +18,10 @@ use super::{
     controller::{Shared, Term},
     crd, endpoints,
     index::Index,
-    list, webhooks,
+    list, numbers, page, webhooks,
 };
 use crate::{
-    api::{ConditionType, GoldenImage, GoldenImageStatus, is_true},
+    api::{ConditionType, GoldenImage, is_true},
     artifact::Limits,
     golden::Queue,
     intake::{Bandwidth, Intake},
@@ -30,7 +30,7 @@ use crate::{
         client, events,
         health::{self, Health, Probe},
         lease::{self, Claim, Elector, Leadership},
-        metrics::{Metrics, Status},
+        metrics::Metrics,
         shutdown::{Stage, Supervisor},
     },
     source::Egress,
@@ -125,6 +125,10 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     let mut supervisor = Supervisor::new();
 
     let (health_listener, metrics_listener) = (listen(arguments.health_listen).await?, listen(arguments.metrics_listen).await?);
+    let status_listener = match arguments.status_listen {
+        Some(address) => Some((address, listen(address).await?)),
+        None => None,
+    };
     let spool_listener = std::net::TcpListener::bind(arguments.spool_listen)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
         .map_err(|error| Fatal::Listen(arguments.spool_listen, error))?;
@@ -194,6 +198,9 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         let held = scraped.read();
         metrics.ledger(held.len(), held.heap_bytes(), held.known(&crate::world::ledger::Kind::ALL).is_ok());
     });
+    let resolver = Resolver::new();
+    let served = Arc::new(numbers::Served::default());
+    numbers::reckon_at_scrapes(&metrics, &cluster, &store, &resolver, &served);
     health.add(Probe::Ready, "caches", {
         let cluster = cluster.clone();
         move || cluster.unknown().map_or(Ok(()), |kind| Err(format!("{kind} are not synced yet")))
@@ -224,7 +231,13 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     supervisor.spawn("health", Stage::Base, |stop| health::serve(health_listener, Arc::clone(&health).router(), stop));
     supervisor.spawn("metrics", Stage::Base, |stop| health::serve(metrics_listener, health::metrics_router(Arc::clone(&metrics)), stop));
 
-    let resolver = Resolver::new();
+    if let Some((address, listener)) = status_listener {
+        let (cluster, metrics, namespace) = (cluster.clone(), Arc::clone(&metrics), arguments.namespace.clone());
+        let ledger = ledger.clone();
+        let make = move || page::look(&cluster, &namespace, metrics.is_leading(), |image| page::users(&cluster, &ledger, image));
+        let router = page::router(address.ip().is_loopback(), make);
+        supervisor.spawn("status page", Stage::Base, |stop| health::serve(listener, router, stop));
+    }
     let keeper = Keeper {
         namespace: arguments.namespace.clone(),
         name: certs::SPOOL_TLS.to_owned(),
@@ -263,6 +276,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
             store,
             crd,
             crd_upgrade: settings.crd_upgrade,
+            served,
         };
         move |stop| leader.run(spool_listener, stop)
     });
@@ -349,6 +363,7 @@ struct Leader {
     store: Store,
     crd: crd::Seen,
     crd_upgrade: bool,
+    served: Arc<numbers::Served>,
 }
 
 impl Leader {
@@ -410,6 +425,7 @@ impl Leader {
         let key = certs::KeptSpoolKey::obtain(&secrets, certs::SPOOL_KEY).await?;
         let key = SpoolKey::from_bytes(key.as_bytes()).map_err(|error| Fatal::Other(error.to_string()))?;
         let registry = Registry::new(key);
+        self.served.count(registry.clone());
         while !self.shared.cluster.is_known() || self.resolver.served().is_none() {
             tokio::select! { () = stop.cancelled() => return Ok(()), () = tokio::time::sleep(Duration::from_millis(50)) => {} }
         }
@@ -474,54 +490,6 @@ fn is_importing(image: &GoldenImage) -> bool {
 /// Whether something of this image is still to be made.
 fn is_unfinished(image: &GoldenImage) -> bool {
     image.status.as_ref().is_none_or(|status| !is_true(&status.conditions, ConditionType::Ready))
-}
-
-/// Takes over into metrics what a status says.
-pub(super) fn record_metrics(metrics: &Metrics, name: &str, old: &GoldenImageStatus, new: &GoldenImageStatus) {
-    for condition in &new.conditions {
-        let status = match condition.status.as_str() {
-            "True" => Status::True,
-            "False" => Status::False,
-            _ => Status::Unknown,
-        };
-        if let Ok(reason) = condition.reason.parse() {
-            metrics.condition(name, None, &condition.type_, status, reason);
-        }
-    }
-    metrics.retain_conditions(name, |class, kind| {
-        let conditions = match class {
-            None => Some(&new.conditions),
-            Some(class) => {
-                new.targets.iter().find(|target| target.storage_class_name.as_deref() == Some(class)).map(|target| &target.conditions)
-            }
-        };
-        conditions.is_some_and(|conditions| conditions.iter().any(|condition| condition.type_ == kind))
-    });
-    if let Some(fetch) = &new.fetch {
-        metrics.attempts(name, None, u32::try_from(fetch.attempts).unwrap_or(0));
-    }
-    for target in &new.targets {
-        let Some(class) = target.storage_class_name.as_deref() else { continue };
-        metrics.attempts(name, Some(class), u32::try_from(target.attempts).unwrap_or(0));
-        match target.progress_percent {
-            Some(percent) => metrics.progress(name, Some(class), f64::from(percent) / 100.0),
-            None => metrics.forget_progress(name, Some(class)),
-        }
-        let before = old.targets.iter().find(|other| other.requested_class == target.requested_class);
-        if let Some(began) = before
-            .filter(|before| target.claim_uid.is_some() && before.claim_uid != target.claim_uid)
-            .and_then(|before| before.started_time.as_ref())
-        {
-            let took = k8s_openapi::jiff::Timestamp::now().duration_since(began.0).unsigned_abs();
-            metrics.import_took(class, took);
-        }
-        for condition in &target.conditions {
-            if let Ok(reason) = condition.reason.parse() {
-                let status = if condition.status == "True" { Status::True } else { Status::False };
-                metrics.condition(name, Some(class), &condition.type_, status, reason);
-            }
-        }
-    }
 }
 
 #[cfg(test)]

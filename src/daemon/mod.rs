@@ -11,7 +11,10 @@ mod jobs;
 mod list;
 mod main;
 mod memory;
+mod numbers;
+mod page;
 mod settings;
+mod told;
 mod webhooks;
 
 pub use consumers::ConsumerSettings;

@@ -81,6 +81,9 @@ pub struct RunArguments {
     /// Where liveness and readiness are served.
     #[arg(long, default_value = "0.0.0.0:8081")]
     pub health_listen: SocketAddr,
+    /// Where the status page is served, best on loopback: it names tenants' pools. Without it there is none.
+    #[arg(long)]
+    pub status_listen: Option<SocketAddr>,
     /// The form of log lines.
     #[arg(long, value_enum, default_value = "json")]
     pub log_format: LogFormat,

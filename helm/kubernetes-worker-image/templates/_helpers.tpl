@@ -35,6 +35,10 @@ app.kubernetes.io/component: controller
 {{- with include "golden-catalog.webhookHost" . }}
 - --webhook-host={{ . }}
 {{- end }}
+{{- if .Values.controller.statusPage }}
+{{- /* On loopback: reached by `kubectl port-forward`, and so by those only who may do that. */}}
+- --status-listen=127.0.0.1:8082
+{{- end }}
 {{- range .Values.controller.extraArgs }}
 - {{ . | quote }}
 {{- end }}
@@ -134,4 +138,24 @@ clientConfig:
 {{/* CEL: whether a DataVolume's spec names the catalog namespace as the source of a clone. */}}
 {{- define "golden-catalog.cel.names" -}}
 {{ .spec }}.?source.?pvc.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?source.?snapshot.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?sourceRef.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?pvc.?dataSourceRef.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?storage.?dataSourceRef.?namespace.orValue('') == {{ .catalog }}
+{{- end }}
+
+{{/* The kind of the alert rules: the one asked for, or with `auto` the one that the cluster has; empty for none. */}}
+{{- define "golden-catalog.alertsKind" -}}
+{{- $want := .Values.monitoring.alerts }}
+{{- if ne $want "auto" }}
+{{- ternary "" $want (eq $want "none") }}
+{{- else if .Capabilities.APIVersions.Has "operator.victoriametrics.com/v1beta1/VMRule" }}VMRule
+{{- else if .Capabilities.APIVersions.Has "monitoring.coreos.com/v1/PrometheusRule" }}PrometheusRule
+{{- end }}
+{{- end }}
+
+{{/* The kind that has the daemon scraped, likewise. */}}
+{{- define "golden-catalog.scrapeKind" -}}
+{{- $want := .Values.monitoring.scrape }}
+{{- if ne $want "auto" }}
+{{- ternary "" $want (eq $want "none") }}
+{{- else if .Capabilities.APIVersions.Has "operator.victoriametrics.com/v1beta1/VMPodScrape" }}VMPodScrape
+{{- else if .Capabilities.APIVersions.Has "monitoring.coreos.com/v1/PodMonitor" }}PodMonitor
+{{- end }}
 {{- end }}

@@ -63,7 +63,10 @@ impl Term {
         for note in &decision.notes {
             self.tell(object, note);
         }
-        super::super::main::record_metrics(&self.shared.metrics, name, &observed.status, &decision.status);
+        for note in super::super::told::goldens(&self.shared.catalog, observed, &decision.status) {
+            self.shared.recorder.tell(note);
+        }
+        super::super::numbers::record(&self.shared.metrics, name, &observed.status, &decision.status);
         if let Some(wake) = decision.wake {
             let wait = wake.duration_since(Timestamp::now()).unsigned_abs();
             let wait = if wake <= Timestamp::now() { Duration::from_secs(1) } else { wait };

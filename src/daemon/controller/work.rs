@@ -89,6 +89,7 @@ impl Term {
             };
             let began = Instant::now();
             let kind = source_kind(&request.source);
+            let shown = super::super::numbers::Running::begin(&metrics, &name);
             let (progress, mut steps) = tokio::sync::watch::channel(intake::Progress::default());
             let work = intake.run(&request, &progress, &cancel);
             let telling = async {
@@ -97,6 +98,7 @@ impl Term {
                     let step = *steps.borrow_and_update();
                     if let Some(percent) = step.percent() {
                         told.tell(percent);
+                        shown.at(percent);
                     }
                     metrics.fetched(&name, step.received.saturating_sub(received));
                     received = step.received.max(received);

@@ -288,9 +288,25 @@ pub enum Rule {
     R23,
 }
 
+impl Rule {
+    /// Every rule that a clone can break.
+    pub const ALL: [Self; 5] = [Self::R13, Self::R14, Self::R16, Self::R18, Self::R23];
+
+    /// Its number.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::R13 => "R13",
+            Self::R14 => "R14",
+            Self::R16 => "R16",
+            Self::R18 => "R18",
+            Self::R23 => "R23",
+        }
+    }
+}
+
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+        f.write_str(self.as_str())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use prometheus_client::{encoding::EncodeLabelSet, metrics::family::Family};
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     hash::Hash,
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -51,6 +51,11 @@ impl<L: Clone + Eq + Hash + EncodeLabelSet, M: Default + Clone> PerImage<L, M> {
     /// Removes all series of the image.
     pub fn forget(&self, image: &str) {
         self.retain(image, |_| false);
+    }
+
+    /// The images that have series.
+    pub fn images(&self) -> BTreeSet<String> {
+        self.lock().keys().cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, HashSet<L>>> {

@@ -1,7 +1,10 @@
 use super::*;
+use crate::rules::{Reason, clone::Rule, consumers::ConsumerKind};
 use std::{
+    collections::BTreeMap,
     io::Write,
     process::{Command, Stdio},
+    time::Duration,
 };
 
 fn filled() -> Metrics {
@@ -14,7 +17,22 @@ fn filled() -> Metrics {
         metrics.failed(image, Reason::Unavailable);
         metrics.fetched(image, 1 << 40);
         metrics.import_took(class, Duration::from_secs(12));
+        metrics.expect_image(image);
+        metrics.started(image, Some(class), 1.7e9);
+        metrics.last_failure(image, None, Some((Reason::Unavailable, 1.7e9)));
+        metrics.artifact_size(image, 1 << 28);
+        metrics.golden_size(image, class, 5 << 30);
+        metrics.clone_took(class, Duration::from_secs(43));
+        metrics.forced_retire(image);
+        metrics.consumers(image, &[("Disk", 7), ("KubevirtMachineTemplate", 1)], 1, &[("Provisioner", 1)]);
     }
+    metrics.stuck_clones(&BTreeMap::from([(("ubuntu-24.04", "GoldenMissing"), 1), (("", "Unknown"), 2)]));
+    metrics.marked(MarkOutcome::Added);
+    metrics.list_problems([Reason::InvalidEntry, Reason::InvalidEntry]);
+    metrics.rules_broken([Rule::R14, Rule::R14, Rule::R16]);
+    metrics.judged("clones", "refused", Duration::from_millis(3));
+    metrics.spool(SpoolSample { capacity: 64 << 30, used: 3 << 30, held: 1 << 30, disks: 2 });
+    metrics.spool_served(1 << 30);
     metrics.fetch_took("talosFactory", Duration::from_secs(90));
     metrics.intake_took("http", Duration::from_millis(1500));
     metrics.reconciled("image", Outcome::Unchanged, Duration::from_millis(3));
@@ -96,7 +114,7 @@ fn a_former_reason_goes_away_and_other_conditions_stay() {
 #[test]
 fn nothing_is_left_of_a_deleted_image_or_target() {
     let metrics = filled();
-    metrics.forget_target("ubuntu-24.04", "local");
+    metrics.retain_targets("ubuntu-24.04", |class| class != "local");
     let text = metrics.scrape(Format::Text).unwrap();
     assert_eq!(lines(&text, "ubuntu-24.04\",storage_class=\"local\""), [""; 0]);
     assert_ne!(lines(&text, "ubuntu-24.04"), [""; 0]);
@@ -132,6 +150,97 @@ fn gauges_that_are_reckoned_are_set_at_each_scrape() {
     let second = metrics.scrape(Format::Text).unwrap();
     assert_eq!(lines(&second, "watch_age_seconds{"), [""; 0], "a kind that is not installed has no age");
     assert_eq!(lines(&second, "watch_failures_total"), ["golden_image_watch_failures_total{kind=\"PersistentVolumeClaim\"} 1"]);
+}
+
+#[test]
+fn the_table_names_every_metric_of_a_scrape_with_its_labels() {
+    let metrics = filled();
+    let text = metrics.scrape(Format::Text).unwrap();
+    let described: BTreeMap<_, _> = metrics.descriptions().iter().map(|metric| (metric.name.as_str(), metric)).collect();
+    assert_eq!(described.len(), metrics.descriptions().len(), "no name twice");
+    let types: BTreeMap<_, _> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE golden_image_")?.split_once(' '))
+        .map(|(name, kind)| (format!("golden_image_{name}"), kind))
+        .collect();
+    assert_eq!(types.keys().map(String::as_str).collect::<Vec<_>>(), described.keys().copied().collect::<Vec<_>>(), "all are filled here");
+    for line in lines(&text, "golden_image_") {
+        let (series, _) = line.rsplit_once(' ').unwrap();
+        let (name, labels) = series.trim_end_matches('}').split_once('{').unwrap_or((series, ""));
+        let name = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|suffix| name.strip_suffix(suffix).filter(|base| types.get(*base) == Some(&"histogram")))
+            .unwrap_or(name);
+        let metric = described[name];
+        assert_eq!(types[name], metric.kind, "{line}");
+        let mut found: Vec<_> =
+            labels.split("\",").filter_map(|label| label.split_once('=')).map(|(key, _)| key).filter(|key| *key != "le").collect();
+        let mut wanted: Vec<_> = metric.labels.iter().map(|label| label.trim_start_matches("r#")).collect();
+        found.sort_unstable();
+        wanted.sort_unstable();
+        assert_eq!(found, wanted, "{line}");
+    }
+}
+
+#[test]
+fn rules_are_counted_once_a_clone() {
+    let text = filled().scrape(Format::Text).unwrap();
+    let mut rules = lines(&text, "clone_rules_broken_total");
+    rules.sort_unstable();
+    assert_eq!(rules.len(), Rule::ALL.len(), "from zero");
+    assert!(
+        rules.contains(&"golden_image_clone_rules_broken_total{rule=\"R14\"} 1")
+            && rules.contains(&"golden_image_clone_rules_broken_total{rule=\"R13\"} 0")
+    );
+    assert_eq!(lines(&text, "golden_image_list_problems"), ["golden_image_list_problems{reason=\"InvalidEntry\"} 2"]);
+}
+
+#[test]
+fn former_failures_and_consumers_go_away() {
+    let metrics = filled();
+    metrics.last_failure("ubuntu-24.04", None, Some((Reason::NotFound, 1.8e9)));
+    metrics.consumers("ubuntu-24.04", &[("VolumeSnapshot", 1)], 0, &[]);
+    let text = metrics.scrape(Format::Text).unwrap();
+    let of = |what: &str| lines(&text, what).into_iter().filter(|line| line.contains("ubuntu-24.04")).collect::<Vec<_>>();
+    assert_eq!(
+        of("last_failure_timestamp"),
+        ["golden_image_last_failure_timestamp_seconds{image=\"ubuntu-24.04\",storage_class=\"\",reason=\"NotFound\"} 1800000000.0"]
+    );
+    assert_eq!(of("golden_image_consumers"), ["golden_image_consumers{image=\"ubuntu-24.04\",kind=\"VolumeSnapshot\"} 1"]);
+    assert_eq!(of("golden_image_network_copies"), [""; 0]);
+    metrics.stuck_clones(&BTreeMap::new());
+    assert_eq!(lines(&metrics.scrape(Format::Text).unwrap(), "stuck_clones"), [""; 0]);
+    metrics.last_failure("ubuntu-24.04", None, None);
+    assert_eq!(lines(&metrics.scrape(Format::Text).unwrap(), "last_failure_timestamp").len(), 1, "the other image's stays");
+}
+
+#[test]
+fn disks_that_are_cloned_while_we_look_are_imports_avoided() {
+    let metrics = Metrics::new();
+    metrics.artifact_size("a", 100);
+    let disk = ConsumerKind::Disk.as_str();
+    let avoided = |metrics: &Metrics| {
+        let text = metrics.scrape(Format::Text).unwrap();
+        ["imports_avoided_total", "avoided_bytes_total"]
+            .map(|name| lines(&text, name).first().and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()))
+    };
+    // What was there before is not ours to count, what goes away is no loss, and a copy over the network avoids nothing.
+    for (disks, copied, total) in [(5, 0, 0), (7, 0, 2), (4, 0, 2), (6, 1, 3), (6, 1, 3)] {
+        metrics.consumers("a", &[(disk, disks)], 0, &[("Provisioner", copied)]);
+        assert_eq!(avoided(&metrics), [Some(total), Some(100 * total)], "{disks} {copied}");
+    }
+    metrics.forget_consumers("a");
+    metrics.consumers("a", &[(disk, 9)], 0, &[]);
+    assert_eq!(avoided(&metrics), [Some(3), Some(300)], "another term begins to count anew");
+}
+
+#[test]
+fn who_no_longer_leads_says_nothing_of_images() {
+    let metrics = filled();
+    metrics.leads(false);
+    let text = metrics.scrape(Format::Text).unwrap();
+    assert_eq!(lines(&text, "image=\""), [""; 0]);
+    assert_eq!(lines(&text, "queue_depth"), [""; 0]);
 }
 
 #[test]

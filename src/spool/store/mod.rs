@@ -89,6 +89,8 @@ pub struct Usage {
     pub used: u64,
     /// The part of `used` that is only promised or in the making.
     pub reserved: u64,
+    /// The part of `used` that cannot be evicted: disks with a lease, and what is reserved.
+    pub held: u64,
     /// Artifacts being taken in.
     pub drafts: usize,
     /// Verified disks.
@@ -173,6 +175,7 @@ impl Store {
             capacity: self.0.capacity,
             used: state.used(),
             reserved,
+            held: state.disks.values().filter(|disk| disk.is_leased()).map(|disk| disk.allocated).fold(reserved, u64::saturating_add),
             drafts: state.drafts.len(),
             disks: state.disks.len(),
             partials: state.leftovers.len(),
