@@ -71,6 +71,8 @@ const CLUSTER_WIDE: &[&str] = &[
     "watch storageclasses.storage.k8s.io",
     "list storageprofiles.cdi.kubevirt.io",
     "list cdiconfigs.cdi.kubevirt.io",
+    "list cdis.cdi.kubevirt.io",
+    "watch volumesnapshotclasses.snapshot.storage.k8s.io",
     "list customresourcedefinitions.apiextensions.k8s.io",
     "watch customresourcedefinitions.apiextensions.k8s.io",
 ];
@@ -96,6 +98,8 @@ const IN_CATALOG: &[&str] = &[
     "watch persistentvolumeclaims",
     "patch persistentvolumeclaims x",
     "watch pods",
+    "watch resourcequotas",
+    "list events",
     "create secrets",
     "patch secrets x",
     "delete secrets x",

@@ -6,7 +6,7 @@
 
 pub mod images;
 
-use std::{path::PathBuf, time::Duration};
+use std::{ops::Deref, path::PathBuf, time::Duration};
 
 use golden_catalog::api::GoldenImage;
 use kube::Api;
@@ -63,17 +63,43 @@ impl Default for Options {
 
 /// Everything but the daemon, which a test starts, stops and starts again.
 pub struct Stage<'a> {
-    pub cluster: &'a Cluster,
+    house: House<'a>,
     pub cdi: CdiStandIn,
+}
+
+impl<'a> Deref for Stage<'a> {
+    type Target = House<'a>;
+
+    fn deref(&self) -> &House<'a> {
+        &self.house
+    }
+}
+
+impl<'a> Stage<'a> {
+    /// Installs the chart on `cluster` and starts the stand-in.
+    pub async fn set(cluster: &'a Cluster, options: Options) -> Self {
+        House::set(cluster, options).await.with_cdi().await
+    }
+
+    /// The raw bytes of a golden's volume.
+    pub async fn disk(&self, golden: &str) -> PathBuf {
+        self.cdi.disk(CATALOG, golden).await.unwrap_or_else(|| panic!("no disk behind {golden}"))
+    }
+}
+
+/// A stage without CDI.
+pub struct House<'a> {
+    pub cluster: &'a Cluster,
     pub dir: ScratchDir,
     pub spool: Port,
     second: Port,
     settings: serde_json::Value,
     kubeconfig: PathBuf,
+    cdi: fn(cdi::Options) -> cdi::Options,
 }
 
-impl<'a> Stage<'a> {
-    /// Installs the chart on `cluster` and starts the stand-in.
+impl<'a> House<'a> {
+    /// Installs the chart on `cluster`.
     pub async fn set(cluster: &'a Cluster, options: Options) -> Self {
         let dir = harness::scratch_dir_on_disk("stage");
         let (spool, second) = (Port::reserve(), Port::reserve());
@@ -83,12 +109,17 @@ impl<'a> Stage<'a> {
         std::fs::write(&values, values_of(&options.images)).expect("values");
         install(cluster, &values).await;
         let kubeconfig = cluster.kubeconfig_as_service_account(NAMESPACE, "golden-catalog-controller").await;
+        Self { cluster, dir, spool, second, settings: options.settings, kubeconfig, cdi: options.cdi }
+    }
+
+    /// Starts the stand-in for CDI, whose kinds the cluster must have by now.
+    pub async fn with_cdi(self) -> Stage<'a> {
         let host = format!("golden-catalog-spool.{NAMESPACE}.svc");
-        let at = format!("127.0.0.1:{}", spool.number()).parse().expect("address");
-        let beside = format!("127.0.0.1:{}", second.number()).parse().expect("address");
-        let cdi = (options.cdi)(cdi::Options::new(dir.join("volumes")).dial(host, at).dial(SECOND_HOST, beside));
-        let cdi = CdiStandIn::start_apart(cluster.admin_kubeconfig(), cdi).await;
-        Self { cluster, cdi, dir, spool, second, settings: options.settings, kubeconfig }
+        let at = format!("127.0.0.1:{}", self.spool.number()).parse().expect("address");
+        let beside = format!("127.0.0.1:{}", self.second.number()).parse().expect("address");
+        let options = (self.cdi)(cdi::Options::new(self.dir.join("volumes")).dial(host, at).dial(SECOND_HOST, beside));
+        let cdi = CdiStandIn::start_apart(self.cluster.admin_kubeconfig(), options).await;
+        Stage { house: self, cdi }
     }
 
     /// Starts a daemon with a spool of its own name below the stage's directory, where importers find it.
@@ -152,11 +183,6 @@ impl<'a> Stage<'a> {
             harness::condition(image, "Ready").is_some_and(|condition| condition.reason == reason)
         })
         .await
-    }
-
-    /// The raw bytes of a golden's volume.
-    pub async fn disk(&self, golden: &str) -> PathBuf {
-        self.cdi.disk(CATALOG, golden).await.unwrap_or_else(|| panic!("no disk behind {golden}"))
     }
 }
 
