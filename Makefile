@@ -6,6 +6,7 @@
 #   make demo                 a catalog at work, on real images; ends by itself
 #   make lint                 form, habits, licences, generated files
 #   make generate             writes the files that are made from the code
+#   make image                the container image, in target/image; builds it and starts it
 #   make bench                benchmarks, beside the peer named in each
 #   make soak                 the longer rounds of the tests
 #   make fuzz                 fuzz targets, SECONDS_EACH (60) each
@@ -18,7 +19,7 @@ export K8S SECONDS_EACH
 # A Go that `make setup` fetched is used where the system has none that is new enough.
 export PATH := $(PATH):$(or $(GOLDEN_CATALOG_CACHE),$(HOME)/.cache/golden-catalog)/go/bin:/usr/sbin:/sbin
 
-.PHONY: setup tools test demo lint generate bench soak fuzz
+.PHONY: setup tools test demo lint generate image bench soak fuzz
 
 setup:
 	@e2e/tools/setup.sh
@@ -44,6 +45,9 @@ lint: tools
 
 generate:
 	@UPDATE=1 cargo test --quiet --test harness generated
+
+image: setup
+	@e2e/tools/image.sh
 
 bench: tools
 	@cargo bench

@@ -37,6 +37,18 @@ fn http(more: Value) -> Value {
     spec
 }
 
+const DIGEST: &str = "sha256:eb87a994833d82feb2279575aafa42a06c5feb124ea72cae6efc0ee46bb729d8";
+
+fn disk(reference: &str, more: Value) -> Value {
+    let mut spec = json!({ "source": { "containerDisk": { "reference": reference } } });
+    spec.as_object_mut().expect("map").extend(more.as_object().expect("map").clone());
+    spec
+}
+
+fn pinned(more: Value) -> Value {
+    disk(&format!("registry.example.com:5000/workers/kairos:v1@{DIGEST}"), more)
+}
+
 fn object(name: &str, spec: &Value) -> Value {
     json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": name }, "spec": spec })
 }
@@ -72,6 +84,14 @@ async fn good_objects_are_accepted() {
             json!({ "storage": { "targets": [{}, { "storageClassName": "local", "size": "6442450944", "volumeMode": "Block", "accessModes": ["ReadWriteOnce"] }] } }),
         ),
         http(json!({ "storage": { "targets": [{ "size": "1.5Gi" }] } })),
+        pinned(json!({})),
+        pinned(json!({ "operatingSystem": { "family": "kairos", "kubernetesVersion": "v1.35.6+k3s1" } })),
+        pinned(json!({ "credentialsSecretRef": { "name": "reg" }, "access": { "policy": "AllTenants" } })),
+        pinned(json!({ "access": { "policy": "Selected", "namespaceSelector": { "matchLabels": { "licensed": "yes" } } } })),
+        pinned(
+            json!({ "access": { "policy": "Selected", "namespaceSelector": { "matchExpressions": [{ "key": "tier", "operator": "In", "values": ["a"] }] } } }),
+        ),
+        pinned(json!({ "defaults": { "instancetype": "u1.medium", "preference": "fedora" } })),
     ] {
         assert_eq!(create(cluster, &name(), &spec).await, Ok(()), "{spec}");
     }
@@ -119,6 +139,25 @@ async fn bad_objects_are_refused_and_the_message_names_the_field() {
         (http(json!({ "storage": { "targets": [{ "volumeMode": "block" }] } })), "volumeMode"),
         (http(json!({ "storage": { "targets": [{ "accessModes": ["RWX"] }] } })), "accessModes"),
         (http(json!({ "colour": "red" })), "colour"),
+        (disk("registry.example.com/kairos:v1", json!({})), "reference"),
+        (disk(&format!("docker://registry.example.com/kairos@{DIGEST}00"), json!({})), "reference"),
+        (pinned(json!({ "digest": DIGEST })), "their reference pins them"),
+        (pinned(json!({ "operatingSystem": { "family": "kairos" } })), "come together or not at all"),
+        (http(json!({ "operatingSystem": { "family": "kairos", "kubernetesVersion": "v1.35.6" } })), "come together or not at all"),
+        (pinned(json!({ "operatingSystem": { "kubernetesVersion": "1.35.6" } })), "kubernetesVersion"),
+        (pinned(json!({ "credentialsSecretRef": { "name": "reg" } })), "access must be given"),
+        (pinned(json!({ "credentialsSecretRef": { "name": "" }, "access": { "policy": "AllTenants" } })), "credentialsSecretRef"),
+        (pinned(json!({ "access": { "policy": "Everyone" } })), "policy"),
+        (pinned(json!({ "access": { "policy": "Selected" } })), "goes with policy Selected"),
+        (pinned(json!({ "access": { "policy": "AllTenants", "namespaceSelector": { "matchLabels": { "a": "b" } } } })), "goes with policy"),
+        (pinned(json!({ "access": { "policy": "Selected", "namespaceSelector": {} } })), "selects every namespace"),
+        (
+            pinned(
+                json!({ "access": { "policy": "Selected", "namespaceSelector": { "matchExpressions": [{ "key": "a", "operator": "Gt" }] } } }),
+            ),
+            "operator",
+        ),
+        (pinned(json!({ "defaults": { "preference": "Fedora" } })), "preference"),
     ] {
         let refused = create(cluster, &name(), &spec).await.expect_err(&spec.to_string());
         assert!(refused.contains(expected), "{spec}\n{refused}");
@@ -178,6 +217,8 @@ async fn what_is_frozen_cannot_be_edited_and_the_rest_can() {
         (talos(json!({})), http(json!({})), Some("source is immutable")),
         (document("customization: {a: 1}\n"), document("customization: {a: 2}\n"), Some("source is immutable")),
         (document("customization: {a: 1}\n"), document("customization: {a: 1}\noverlay: {image: x}\n"), Some("source is immutable")),
+        (pinned(json!({})), disk(&format!("registry.example.com/other@{DIGEST}"), json!({})), Some("source is immutable")),
+        (pinned(json!({})), pinned(json!({ "access": { "policy": "AllTenants" }, "credentialsSecretRef": { "name": "reg" } })), None),
         (http(json!({ "digest": digest })), http(json!({})), Some("digest is immutable")),
         (http(json!({ "digest": digest })), http(json!({ "digest": format!("sha256:{}", "0b".repeat(32)) })), Some("digest is immutable")),
         (http(json!({})), http(json!({ "usages": ["Worker"] })), Some("usages is immutable")),

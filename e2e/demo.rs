@@ -1,7 +1,7 @@
 //! `make demo`: the catalog's main job, shown to a person. Ends by itself and cleans up.
 //!
-//! Real: etcd, kube-apiserver, kube-controller-manager, helm, nginx, qemu-img, xz, the daemon with the chart's rights.
-//! A stand-in: CDI, which needs nodes (`e2e/cdi`).
+//! Real: etcd, kube-apiserver, kube-controller-manager, helm, nginx, docker-registry, skopeo, qemu-img, xz, the daemon with
+//! the chart's rights. Stand-ins: CDI, which needs nodes (`e2e/cdi`), and the registry's token service.
 
 #[path = "cdi/mod.rs"]
 mod cdi;
@@ -23,11 +23,18 @@ use golden_catalog::api::{ConditionType, GoldenImage, find_condition};
 use kube::{ResourceExt as _, runtime::watcher};
 use serde_json::json;
 use stage::{Options, Stage, images};
+use upstream::{
+    layout::{Layout, gzip, tar},
+    registry::{Guard, Registry, USER},
+};
 
 const SCHEMATIC: &str = "ce4c980550dd2ab1b17bbf2b08801c7eb59418eafe8f279833297925d67c7515";
 /// The size of a Talos 1.13 disk (images.md, section 1.4).
 const TALOS: u64 = 4_453_302_272;
-const GOOD: [&str; 2] = ["talos-v1.13.6-b5a1de36eb14", "ubuntu-24.04"];
+const GOOD: [&str; 3] = ["talos-v1.13.6-b5a1de36eb14", "ubuntu-24.04", "kairos-v1.35"];
+/// A tag as Kairos names its images: the Kubernetes in it is held against the entry's.
+const KAIROS_TAG: &str = "v0.4.0-standard-amd64-generic-v4.1.2-k3s-v1.35.6-k3s1";
+const PASSWORD: &str = "correct-horse-battery";
 const BAD: [&str; 3] = ["truncated", "html-page", "not-there"];
 
 fn main() -> ExitCode {
@@ -54,7 +61,7 @@ fn say(began: Instant, text: impl AsRef<str>) {
 async fn demo() -> Result<(), String> {
     let began = Instant::now();
     println!(
-        "golden-catalog: from a list of images to golden disks, on a real Kubernetes API server.\nReal: etcd, kube-apiserver, helm, nginx, the daemon. A stand-in: CDI, which needs nodes (e2e/cdi).\n"
+        "golden-catalog: from a list of images to golden disks, on a real Kubernetes API server.\nReal: etcd, kube-apiserver, helm, nginx, docker-registry, the daemon. A stand-in: CDI, which needs nodes (e2e/cdi).\n"
     );
     say(
         began,
@@ -76,11 +83,21 @@ async fn demo() -> Result<(), String> {
     nginx.put("truncated.qcow2", &whole[..whole.len() / 2]);
     nginx.put("page.qcow2", b"<!DOCTYPE html><html><body>Please sign in to continue</body></html>");
 
+    say(began, "starting a real docker-registry with TLS and a token service, and pushing a Kairos container disk to it with skopeo");
+    let authority = upstream::Authority::new();
+    let registry = Registry::start(&authority, Guard::Token, PASSWORD).await;
+    let mut layout = Layout::default();
+    let kairos_image = layout.image("amd64", &[gzip(&tar(&[("disk/kairos.qcow2", &whole)]))], &[]);
+    let layout = layout.write(&dir.path().join("layout"), &[(KAIROS_TAG, &kairos_image)]);
+    let kairos = registry.push(&layout, KAIROS_TAG, "workers/kairos", &[]);
+
     say(began, "starting etcd, kube-apiserver and kube-controller-manager; installing the chart with helm");
     let cluster = harness::Cluster::start(harness::Options::default().controller_manager().foreign_crds(harness::Flavor::chosen())).await;
     let list = json!([
         { "schematicID": SCHEMATIC, "version": "v1.13.6", "factoryURL": at },
         { "name": "ubuntu-24.04", "url": format!("{at}/noble.qcow2"), "os": { "family": "ubuntu", "name": "Ubuntu", "version": "24.04" } },
+        { "name": "kairos-v1.35", "reference": kairos, "kubernetesVersion": "v1.35.6+k3s1",
+          "credentialsSecretRef": { "name": "workers-registry" }, "access": { "policy": "AllTenants" } },
         { "name": "truncated", "url": format!("{at}/truncated.qcow2") },
         { "name": "html-page", "url": format!("{at}/page.qcow2") },
         { "name": "not-there", "url": format!("{at}/nowhere.qcow2") },
@@ -89,11 +106,19 @@ async fn demo() -> Result<(), String> {
         images: list,
         settings: json!({
             // A hoster's defaults are longer; nobody wants to watch those.
+            "egress": { "caBundle": authority.pem(), "allowPrivateRedirects": true },
             "fetchAttempts": 2, "backoffMin": "3s", "backoffMax": "30s", "patience": "5s", "notFoundInterval": "10m",
         }),
         ..Options::default()
     };
     let stage = Stage::set(&cluster, options).await;
+    say(began, "putting the registry's password into a Secret of the daemon's namespace, as `kubectl create secret docker-registry` does");
+    let auths = json!({ "auths": { registry.address.to_string(): { "username": USER, "password": PASSWORD } } }).to_string();
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "workers-registry", "namespace": stage::NAMESPACE },
+        "type": "kubernetes.io/dockerconfigjson", "stringData": { ".dockerconfigjson": auths },
+    });
+    cluster.apply(&secret.to_string()).await;
     say(began, "starting golden-catalog as its own ServiceAccount, with only the chart's rights\n");
     let daemon = stage.daemon("demo");
     daemon.ready().await;
@@ -104,7 +129,11 @@ async fn demo() -> Result<(), String> {
     check_bytes(
         began,
         &stage,
-        &[(format!("talos-worker-{SCHEMATIC}-v1.13.6"), &talos), ("vm-default-images-ubuntu-24.04".to_owned(), &ubuntu)],
+        &[
+            (format!("talos-worker-{SCHEMATIC}-v1.13.6"), &talos),
+            ("vm-default-images-ubuntu-24.04".to_owned(), &ubuntu),
+            ("kairos-worker-kairos-v1.35".to_owned(), &ubuntu),
+        ],
     )
     .await;
     check_traffic(began, &nginx, &[format!("/{factory_path}"), "/noble.qcow2".to_owned()])?;
@@ -112,13 +141,13 @@ async fn demo() -> Result<(), String> {
         return Err(format!("{name} never said why it failed"));
     }
     drop((daemon, stage));
-    drop((cluster, nginx));
+    drop((cluster, nginx, registry));
     println!();
     say(began, "done; everything started here is stopped and removed");
     Ok(())
 }
 
-/// Prints each state as it changes, until two are Ready and three have failed for good.
+/// Prints each state as it changes, until three are Ready and three have failed for good.
 async fn watch_states(began: Instant, stage: &Stage<'_>) -> Result<BTreeMap<String, String>, String> {
     let mut states: BTreeMap<String, String> = BTreeMap::new();
     let mut settled: BTreeMap<String, bool> = BTreeMap::new();

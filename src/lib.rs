@@ -2,11 +2,13 @@
 //!
 //! `docs/architecture.md` is the map of these rooms.
 
+pub mod admission;
 pub mod api;
 pub mod artifact;
 pub mod catalog;
 pub mod cli;
 pub mod daemon;
+pub mod fence;
 pub mod foreign;
 pub mod golden;
 pub mod intake;

@@ -118,7 +118,7 @@ fn child(url: &str, directory: &Path) {
         identity: "0".repeat(40).parse().expect("identity"),
         source: Source::Http { url: url.parse().expect("URL"), architecture: Architecture::Amd64 },
         schematic_id: None,
-        credentials: None,
+        credentials: Vec::new(),
         ca_bundle: None,
         digest: None,
         fits: Arc::new(|_| Ok(())),

@@ -65,20 +65,29 @@ impl Cluster {
     ///
     /// Waits for a kind that is not served yet, because its CRD has just been made.
     pub async fn api(&self, client: &Client, api_version: &str, kind: &str, namespace: &str) -> Api<DynamicObject> {
+        let (resource, scope) = self.kind(api_version, kind).await;
+        match scope {
+            Scope::Cluster => Api::all_with(client.clone(), &resource),
+            Scope::Namespaced => Api::namespaced_with(client.clone(), namespace, &resource),
+        }
+    }
+
+    /// The objects of a kind in all namespaces.
+    pub async fn api_everywhere(&self, client: &Client, api_version: &str, kind: &str) -> Api<DynamicObject> {
+        Api::all_with(client.clone(), &self.kind(api_version, kind).await.0)
+    }
+
+    async fn kind(&self, api_version: &str, kind: &str) -> (ApiResource, Scope) {
         let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
         let gvk = GroupVersionKind::gvk(group, version, kind);
         let known = self.kinds.0.lock().expect("no panic under this lock").get(&gvk).cloned();
-        let (resource, scope) = match known {
+        match known {
             Some(known) => known,
             None => {
                 let found = self.discover(&gvk).await;
                 self.kinds.0.lock().expect("no panic under this lock").insert(gvk, found.clone());
                 found
             }
-        };
-        match scope {
-            Scope::Cluster => Api::all_with(client.clone(), &resource),
-            Scope::Namespaced => Api::namespaced_with(client.clone(), namespace, &resource),
         }
     }
 

@@ -45,7 +45,8 @@ impl Request {
         self.user == format!("system:serviceaccount:{namespace}:{service_account}")
     }
 
-    fn parse(line: &str) -> Self {
+    /// One line of the log.
+    pub fn parse(line: &str) -> Self {
         let event: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("a line of the audit log: {error}: {line}"));
         let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         Self {

@@ -57,7 +57,7 @@ impl Release<'_> {
         let chart = folder();
         let chart = chart.to_str().expect("a path in UTF-8");
         let arguments = [verb, &self.name, chart, "--namespace", &self.namespace, "--skip-crds", "--values", file];
-        self.cluster.helm(arguments.into_iter().chain(["--set", &catalog, "--set", "controller.replicas=0"])).await
+        self.cluster.helm(arguments.into_iter().chain(["--set", &catalog, "--set", "controller.replicas=0,admission.replicas=0"])).await
     }
 
     /// A client with the rights of one of the chart's ServiceAccounts.

@@ -30,6 +30,20 @@ impl DaemonBuilder {
         self
     }
 
+    /// Run by another program, such as a tracer: `strace -f …`. Signals then go to both.
+    pub fn under(mut self, program: &str, arguments: &[String]) -> Self {
+        let mut command = Command::new(program);
+        command.args(arguments).arg(self.command.get_program()).args(self.command.get_args());
+        for (name, value) in self.command.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        self.command = command;
+        self
+    }
+
     /// With an identity: a file of [`super::Cluster::kubeconfig_as_service_account`].
     pub fn kubeconfig(self, path: &Path) -> Self {
         self.env("KUBECONFIG", path)
@@ -91,10 +105,16 @@ impl Daemon {
 
     /// The status that a path of its health server (`readyz`, `livez`) answers.
     pub async fn probe(&self, path: &str) -> Result<u16, String> {
+        self.probe_text(path).await.map(|(status, _)| status)
+    }
+
+    /// The status and text that a path of its health server answers.
+    pub async fn probe_text(&self, path: &str) -> Result<(u16, String), String> {
         let address = self.health.as_ref().expect("the builder was told where the health server listens");
         let client = reqwest::Client::builder().timeout(Duration::from_secs(5)).no_proxy().build().map_err(|error| error.to_string())?;
         let answer = client.get(format!("http://{address}/{path}")).send().await.map_err(|error| error.to_string())?;
-        Ok(answer.status().as_u16())
+        let status = answer.status().as_u16();
+        Ok((status, answer.text().await.map_err(|error| error.to_string())?))
     }
 
     /// Its exit status, when it has ended.

@@ -47,7 +47,7 @@ pub use crds::Flavor;
 pub use daemon::{Daemon, DaemonBuilder, cli};
 pub use needs::{Needs, skip};
 pub use ports::Port;
-pub use tools::helm;
+pub use tools::{helm, kubectl};
 pub use wait::{Condition, PATIENCE, condition, eventually, until, until_condition, until_gone, until_listed};
 
 use std::{

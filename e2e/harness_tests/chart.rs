@@ -75,13 +75,13 @@ const CLUSTER_WIDE: &[&str] = &[
     "watch volumesnapshotclasses.snapshot.storage.k8s.io",
     "list customresourcedefinitions.apiextensions.k8s.io",
     "watch customresourcedefinitions.apiextensions.k8s.io",
+    "list datavolumes.cdi.kubevirt.io",
+    "watch persistentvolumeclaims",
 ];
 const NOT_CLUSTER_WIDE: &[&str] = &[
     "delete goldenimages.cozystack.io x",
     "list secrets",
     "list configmaps",
-    "list datavolumes.cdi.kubevirt.io",
-    "list persistentvolumeclaims",
     "list pods",
     "list namespaces",
     "delete namespaces x",
@@ -108,6 +108,7 @@ const IN_CATALOG: &[&str] = &[
     "create leases.coordination.k8s.io",
     "update leases.coordination.k8s.io golden-catalog",
     "create events.events.k8s.io",
+    "create datavolumes/source.cdi.kubevirt.io",
 ];
 const NOT_IN_CATALOG: &[&str] = &[
     "get secrets x",
@@ -121,7 +122,6 @@ const NOT_IN_CATALOG: &[&str] = &[
     "create persistentvolumeclaims",
     "create pods",
     "delete pods x",
-    "create datavolumes/source.cdi.kubevirt.io",
     "update leases.coordination.k8s.io x",
     "create rolebindings.rbac.authorization.k8s.io",
 ];
@@ -129,6 +129,7 @@ const IN_OWN: &[&str] = &[
     "get secrets x",
     "create secrets",
     "update secrets golden-catalog-spool-tls",
+    "update secrets golden-catalog-webhook-tls",
     "list configmaps",
     "watch configmaps",
     "create endpointslices.discovery.k8s.io",
@@ -146,6 +147,18 @@ const NOT_IN_OWN: &[&str] = &[
     "create pods",
     "patch deployments.apps golden-catalog-controller",
     "create leases.coordination.k8s.io",
+];
+
+const ADMISSION_CLUSTER_WIDE: &[&str] = &[
+    "list goldenimages.cozystack.io",
+    "watch storageclasses.storage.k8s.io",
+    "list datavolumes.cdi.kubevirt.io",
+    "watch persistentvolumeclaims",
+    "get virtualmachines.kubevirt.io x",
+    "list kubevirtmachinetemplates.infrastructure.cluster.x-k8s.io",
+    "list machinedeployments.cluster.x-k8s.io",
+    "get datasources.cdi.kubevirt.io x",
+    "get namespaces x",
 ];
 
 #[tokio::test]
@@ -166,7 +179,7 @@ async fn the_controllers_rights_are_what_the_design_says_and_no_more() {
         ("default", &["get secrets x", "list configmaps", "list pods"], false),
         (
             &other,
-            &["get secrets x", "list configmaps", "list datavolumes.cdi.kubevirt.io", "create events.events.k8s.io", "get namespaces"],
+            &["get secrets x", "list configmaps", "create datavolumes.cdi.kubevirt.io", "create events.events.k8s.io", "get namespaces"],
             false,
         ),
     ];
@@ -181,11 +194,58 @@ async fn the_controllers_rights_are_what_the_design_says_and_no_more() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 
     let admission = release.client(ADMISSION).await;
-    for (namespace, questions) in [("", CLUSTER_WIDE), (catalog, IN_CATALOG), (own, IN_OWN)] {
+    let mut wrong = vec![];
+    for (namespace, questions, expected) in [
+        ("", ADMISSION_CLUSTER_WIDE, true),
+        (
+            catalog,
+            &["get persistentvolumeclaims x", "get datavolumes.cdi.kubevirt.io x", "get volumesnapshots.snapshot.storage.k8s.io x"],
+            true,
+        ),
+        (own, &["get secrets golden-catalog-webhook-tls"], true),
+        (
+            own,
+            &[
+                "get secrets golden-catalog-spool-tls",
+                "get secrets golden-catalog-spool-key",
+                "list secrets",
+                "update secrets golden-catalog-webhook-tls",
+                "list configmaps",
+            ],
+            false,
+        ),
+        (
+            catalog,
+            &[
+                "get secrets x",
+                "create secrets",
+                "create datavolumes.cdi.kubevirt.io",
+                "delete datavolumes.cdi.kubevirt.io x",
+                "patch persistentvolumeclaims x",
+                "update leases.coordination.k8s.io golden-catalog",
+            ],
+            false,
+        ),
+        (
+            "",
+            &[
+                "create goldenimages.cozystack.io",
+                "patch goldenimages/status.cozystack.io x",
+                "list secrets",
+                "list pods",
+                "list namespaces",
+                "list configmaps",
+            ],
+            false,
+        ),
+    ] {
         for question in questions {
-            assert!(!may(&admission, namespace, question).await, "the admission role needs no {question} yet");
+            if may(&admission, namespace, question).await != expected {
+                wrong.push(format!("admission: {question} in {namespace:?}: should be {}", if expected { "allowed" } else { "refused" }));
+            }
         }
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[tokio::test]

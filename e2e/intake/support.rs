@@ -118,7 +118,7 @@ pub fn request(url: &str) -> IntakeRequest {
         identity: identity(1),
         source: Source::Http { url: url.parse().expect(url), architecture: Architecture::Amd64 },
         schematic_id: None,
-        credentials: None,
+        credentials: Vec::new(),
         ca_bundle: None,
         digest: None,
         fits: Arc::new(|_| Ok(())),

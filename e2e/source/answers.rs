@@ -92,7 +92,7 @@ async fn words_of_an_upstream_are_bounded_cleaned_and_without_secrets() {
     up.on("/a", Answer::text(400, &format!("bad\r\n\x1b[2Jquery sig=hunter2 and token tok3n\n{long}")));
     let credentials = Credentials::Bearer("tok3n".to_owned().into());
     let source = http(&up.url("/a?sig=hunter2"));
-    let request = OpenRequest { credentials: Some(&credentials), ..OpenRequest::new(&source) };
+    let request = OpenRequest { credentials: std::slice::from_ref(&credentials), ..OpenRequest::new(&source) };
     let error = egress(settings()).open(&request).await.expect_err("refused");
     let text = format!("{error} {error:?}");
     assert!(!text.contains("hunter2") && !text.contains("tok3n") && !text.contains('\x1b'), "{text}");

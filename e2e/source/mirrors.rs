@@ -25,7 +25,7 @@ async fn the_first_mirror_that_serves_is_used() {
     origin.on("/x/a", Answer::file("origin"));
     let source = http(&origin.url("/x/a?v=1"));
     let credentials = Credentials::Bearer("tok3n".to_owned().into());
-    let request = OpenRequest { credentials: Some(&credentials), ..OpenRequest::new(&source) };
+    let request = OpenRequest { credentials: std::slice::from_ref(&credentials), ..OpenRequest::new(&source) };
     let opened = egress(mirrored(&origin, &[&one, &two])).open(&request).await.expect("two");
     assert!(opened.facts.is_mirror);
     assert_eq!(opened.facts.from.to_string(), two.url("/base/x/a?v=1"));
@@ -42,7 +42,7 @@ async fn the_origin_comes_last_with_its_credentials() {
     origin.on("/a", Answer::file("origin"));
     let source = http(&origin.url("/a"));
     let credentials = Credentials::Bearer("tok3n".to_owned().into());
-    let request = OpenRequest { credentials: Some(&credentials), ..OpenRequest::new(&source) };
+    let request = OpenRequest { credentials: std::slice::from_ref(&credentials), ..OpenRequest::new(&source) };
     let opened = egress(mirrored(&origin, &[&one])).open(&request).await.expect("origin");
     assert!(!opened.facts.is_mirror);
     assert_eq!(origin.hits("/a")[0].header("authorization"), Some("Bearer tok3n"));

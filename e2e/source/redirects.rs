@@ -38,7 +38,7 @@ async fn to_another_host_credentials_do_not_go_along() {
     settings.allow_private_redirects = true;
     let credentials = Credentials::Basic { username: "user".to_owned(), password: "pass".to_owned().into() };
     let source = http(&up.url("/a"));
-    let request = OpenRequest { credentials: Some(&credentials), ..OpenRequest::new(&source) };
+    let request = OpenRequest { credentials: std::slice::from_ref(&credentials), ..OpenRequest::new(&source) };
     let opened = egress(settings).open(&request).await.expect("file");
     assert_eq!(drain(opened).await.expect("whole"), pattern(10));
     assert_eq!(up.hits("/a")[0].header("authorization"), Some("Basic dXNlcjpwYXNz"));

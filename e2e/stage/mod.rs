@@ -6,7 +6,7 @@
 
 pub mod images;
 
-use std::{ops::Deref, path::PathBuf, time::Duration};
+use std::{ops::Deref, path::PathBuf, sync::Mutex, time::Duration};
 
 use golden_catalog::api::GoldenImage;
 use kube::Api;
@@ -53,11 +53,13 @@ pub struct Options {
     pub cdi: fn(cdi::Options) -> cdi::Options,
     /// The classes there are.
     pub classes: &'static str,
+    /// Whether clones are judged: the chart's webhooks are there, and [`Stage::admission`] answers them.
+    pub admission: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { images: json!([]), settings: json!({}), cdi: |options| options, classes: CLASSES }
+        Self { images: json!([]), settings: json!({}), cdi: |options| options, classes: CLASSES, admission: false }
     }
 }
 
@@ -93,23 +95,46 @@ pub struct House<'a> {
     pub dir: ScratchDir,
     pub spool: Port,
     second: Port,
+    webhook: Port,
+    admission: bool,
     settings: serde_json::Value,
-    kubeconfig: PathBuf,
+    /// The daemon's identity, with the chart's rights and no more.
+    pub kubeconfig: PathBuf,
+    /// Where the daemon that was started last serves its metrics.
+    metrics: Mutex<String>,
     cdi: fn(cdi::Options) -> cdi::Options,
+}
+
+/// How one daemon is started where it matters; what is left out is as in [`Stage::daemon`].
+#[derive(Debug, Clone, Default)]
+pub struct Launch {
+    /// How it reaches the API server.
+    pub kubeconfig: Option<PathBuf>,
+    /// Where its spool listens.
+    pub listen: Option<String>,
+    /// Further arguments.
+    pub arguments: Vec<String>,
+    /// Further environment variables.
+    pub environment: Vec<(String, String)>,
+    /// A program that runs it, with its arguments.
+    pub under: Option<(String, Vec<String>)>,
+    /// Settings over the stage's.
+    pub settings: serde_json::Value,
 }
 
 impl<'a> House<'a> {
     /// Installs the chart on `cluster`.
     pub async fn set(cluster: &'a Cluster, options: Options) -> Self {
         let dir = harness::scratch_dir_on_disk("stage");
-        let (spool, second) = (Port::reserve(), Port::reserve());
+        let (spool, second, webhook) = (Port::reserve(), Port::reserve(), Port::reserve());
         cluster.apply(options.classes).await;
         cluster.apply(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {CATALOG}}}}}")).await;
         let values = dir.join("values.yaml");
-        std::fs::write(&values, values_of(&options.images)).expect("values");
+        std::fs::write(&values, self::values(options.images, options.admission, &webhook).to_string()).expect("values");
         install(cluster, &values).await;
         let kubeconfig = cluster.kubeconfig_as_service_account(NAMESPACE, "golden-catalog-controller").await;
-        Self { cluster, dir, spool, second, settings: options.settings, kubeconfig, cdi: options.cdi }
+        let (admission, settings, cdi) = (options.admission, options.settings, options.cdi);
+        Self { cluster, dir, spool, second, webhook, admission, settings, kubeconfig, metrics: Mutex::default(), cdi }
     }
 
     /// Starts the stand-in for CDI, whose kinds the cluster must have by now.
@@ -124,16 +149,47 @@ impl<'a> House<'a> {
 
     /// Starts a daemon with a spool of its own name below the stage's directory, where importers find it.
     pub fn daemon(&self, name: &str) -> Daemon {
-        self.start(name, &self.spool.address(), &[])
+        self.launch(name, Launch::default())
+    }
+
+    /// Starts the admission role, as its own ServiceAccount, where the API server's webhooks find it.
+    pub async fn admission(&self, name: &str) -> Daemon {
+        let kubeconfig = self.cluster.kubeconfig_as_service_account(NAMESPACE, "golden-catalog-admission").await;
+        let (health, metrics) = (Port::reserve(), Port::reserve());
+        let arguments = [
+            "run".to_owned(),
+            "--role=admission".to_owned(),
+            format!("--namespace={NAMESPACE}"),
+            format!("--catalog-namespace={CATALOG}"),
+            format!("--webhook-listen={}", self.webhook.address()),
+            "--webhook-host=127.0.0.1".to_owned(),
+            format!("--health-listen={}", health.address()),
+            format!("--metrics-listen={}", metrics.address()),
+            "--log-format=text".to_owned(),
+        ];
+        Daemon::builder(name).args(arguments).kubeconfig(&kubeconfig).health(health.address()).start()
     }
 
     /// Starts a second daemon beside a running one. Both cannot listen on one port of loopback, so this one advertises an
     /// address of its own; in a cluster the Service would lead to whichever leads.
     pub fn follower(&self, name: &str) -> Daemon {
-        self.start(name, &self.second.address(), &[format!("--spool-url=https://{SECOND_HOST}:8443")])
+        let arguments = vec![format!("--spool-url=https://{SECOND_HOST}:8443")];
+        self.launch(name, Launch { listen: Some(self.second.address()), arguments, ..Launch::default() })
     }
 
-    fn start(&self, name: &str, spool: &str, more: &[String]) -> Daemon {
+    /// Like [`Stage::daemon`], with further settings for this one.
+    pub fn daemon_with(&self, name: &str, settings: &serde_json::Value) -> Daemon {
+        self.launch(name, Launch { settings: settings.clone(), ..Launch::default() })
+    }
+
+    /// Where the daemon of this name keeps its disks.
+    pub fn spool_of(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("spool-{name}"))
+    }
+
+    /// Starts a daemon in its own way.
+    pub fn launch(&self, name: &str, launch: Launch) -> Daemon {
+        let spool = launch.listen.unwrap_or_else(|| self.spool.address());
         let (health, metrics) = (Port::reserve(), Port::reserve());
         let mut settings = json!({
             "lease": { "duration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms" },
@@ -141,6 +197,9 @@ impl<'a> House<'a> {
             "spoolSize": "20Gi",
         });
         merge(&mut settings, &self.settings);
+        if !launch.settings.is_null() {
+            merge(&mut settings, &launch.settings);
+        }
         let file = self.dir.join(format!("{name}.yaml"));
         std::fs::write(&file, settings.to_string()).expect("settings");
         let arguments = [
@@ -148,23 +207,40 @@ impl<'a> House<'a> {
             format!("--namespace={NAMESPACE}"),
             format!("--catalog-namespace={CATALOG}"),
             format!("--identity={name}"),
-            format!("--spool-dir={}", self.dir.join(format!("spool-{name}")).display()),
+            format!("--spool-dir={}", self.spool_of(name).display()),
             format!("--spool-listen={spool}"),
             format!("--health-listen={}", health.address()),
             format!("--metrics-listen={}", metrics.address()),
             format!("--config={}", file.display()),
+            "--webhook-host=127.0.0.1".to_owned(),
             "--egress-allow-loopback".to_owned(),
             "--log-format=text".to_owned(),
             "--log=info,golden_catalog=debug".to_owned(),
         ];
-        Daemon::builder(name).args(arguments).args(more).kubeconfig(&self.kubeconfig).health(health.address()).start()
+        *self.metrics.lock().expect("no panic under this lock") = metrics.address();
+        let kubeconfig = launch.kubeconfig.as_ref().unwrap_or(&self.kubeconfig);
+        let mut builder = Daemon::builder(name).args(arguments).args(launch.arguments).kubeconfig(kubeconfig).health(health.address());
+        for (variable, value) in launch.environment {
+            builder = builder.env(&variable, value);
+        }
+        if let Some((program, arguments)) = launch.under {
+            builder = builder.under(&program, &arguments);
+        }
+        builder.start()
     }
 
     /// Sets the list as a hoster does: by an upgrade of the release.
     pub async fn list(&self, images: serde_json::Value) {
         let values = self.dir.join("values.yaml");
-        std::fs::write(&values, values_of(&images)).expect("values");
+        std::fs::write(&values, self::values(images, self.admission, &self.webhook).to_string()).expect("values");
         install(self.cluster, &values).await;
+    }
+
+    /// The metrics of the daemon that was started last, as they are served.
+    pub async fn metrics(&self) -> String {
+        let url = format!("http://{}/metrics", self.metrics.lock().expect("no panic under this lock"));
+        let client = reqwest::Client::builder().no_proxy().build().expect("client");
+        client.get(url).send().await.expect("metrics").text().await.expect("metrics")
     }
 
     /// The GoldenImages, with all rights.
@@ -186,9 +262,10 @@ impl<'a> House<'a> {
     }
 }
 
-/// The values of a list. The daemon is what is tested here, so the chart lets it judge the entries.
-fn values_of(images: &serde_json::Value) -> String {
-    json!({ "images": images, "strictEntries": false }).to_string()
+/// The daemon is what is tested here, so the chart lets it judge the entries. Services do not route on a loopback control plane, so the API server is given an address.
+fn values(images: serde_json::Value, admission: bool, webhook: &Port) -> serde_json::Value {
+    let url = format!("https://{}", webhook.address());
+    json!({ "images": images, "strictEntries": false, "admission": { "enabled": admission, "advertisedURL": url, "replicas": 0 } })
 }
 
 async fn install(cluster: &Cluster, values: &std::path::Path) {

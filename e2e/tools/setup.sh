@@ -36,10 +36,13 @@ htpasswd:apache2-utils
 prometheus:prometheus
 promtool:prometheus
 strace:strace
+faketime:faketime
 ip:iproute2
 ps:procps
 setpriv:util-linux
 shellcheck:shellcheck
+buildah:buildah
+crun:crun
 '
 # Some are in folders that only root has on its PATH.
 have() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null; }

@@ -18,6 +18,11 @@ wanted() { [ "$chosen" = '  ' ] || [[ $chosen == *" $1 "* ]]; }
 skips=$logs/skips
 : >"$skips"
 export E2E_SKIPS=$skips
+# What the daemons of the whole suite asked of API servers, for the last test (`rights`).
+if [ "$chosen" = '  ' ]; then
+  export E2E_AUDIT=$logs/audit
+  mkdir -p "$E2E_AUDIT"
+fi
 
 if [ -z "${E2E_SCHEMAS:-}" ] && [ -d "${E2E_CRDS:-../shared/crds}" ]; then schemas='trimmed real'; else schemas=${E2E_SCHEMAS:-trimmed}; fi
 

@@ -9,10 +9,12 @@
 
 mod answer;
 mod certificates;
+pub mod layout;
 mod names;
 pub mod nginx;
 mod process;
 mod proxy;
+pub mod registry;
 pub mod squid;
 
 use std::{
@@ -23,7 +25,7 @@ use std::{
 };
 
 pub use answer::{Answer, Gate};
-pub use certificates::Authority;
+pub use certificates::{Authority, Pair, acceptor};
 pub use names::Names;
 pub use proxy::ConnectProxy;
 use tokio::{

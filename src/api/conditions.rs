@@ -17,6 +17,8 @@ pub enum ConditionType {
     Ready,
     /// One target at least can be cloned.
     Available,
+    /// Something needs a golden of the image: it must not be deleted. Unknown while not every consumer is known.
+    InUse,
     /// Terminally failed: will not come right without a change. Present only when True.
     Stalled,
     /// Work is under way. Present only when True.
@@ -46,6 +48,7 @@ impl ConditionType {
             Self::Verified => "Verified",
             Self::Ready => "Ready",
             Self::Available => "Available",
+            Self::InUse => "InUse",
             Self::Stalled => "Stalled",
             Self::Reconciling => "Reconciling",
             Self::DefaultClassDrift => "DefaultClassDrift",

@@ -7,7 +7,13 @@ use super::GoldenImage;
 pub fn crd() -> Value {
     let mut crd = serde_json::to_value(GoldenImage::crd()).unwrap_or_default();
     if let Some(meta) = crd.pointer_mut("/metadata").and_then(Value::as_object_mut) {
-        meta.insert("annotations".into(), serde_json::json!({ "helm.sh/resource-policy": "keep" }));
+        meta.insert(
+            "annotations".into(),
+            serde_json::json!({
+                "helm.sh/resource-policy": "keep",
+                super::CRD_VERSION: env!("CARGO_PKG_VERSION"),
+            }),
+        );
     }
     tidy(&mut crd);
     crd

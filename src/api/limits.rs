@@ -29,6 +29,14 @@ pub(super) fn check(spec: &GoldenImageSpec, errors: &mut Collector) {
             errors.push("spec.operatingSystem.version", "must be at most 63 letters, digits, `-`, `_`, `.` and `+`, such as `24.04`");
         }
     }
+    for (field, name) in [
+        ("spec.defaults.instancetype", spec.defaults.as_ref().and_then(|defaults| defaults.instancetype.as_deref())),
+        ("spec.defaults.preference", spec.defaults.as_ref().and_then(|defaults| defaults.preference.as_deref())),
+    ] {
+        if name.is_some_and(|name| !is_label(name, |c: char| c.is_ascii_lowercase() || c.is_ascii_digit(), "-.")) {
+            errors.push(field, "must be at most 63 lowercase letters, digits, `-` and `.`, such as `u1.medium`");
+        }
+    }
     if spec.usages.as_ref().is_some_and(|usages| usages.is_empty() || has_twice(usages)) {
         errors.push("spec.usages", "must name `Worker`, `VirtualMachine` or both, each once; leave it out for the default");
     }
@@ -76,6 +84,8 @@ mod tests {
     #[case(json!({ "caBundleRef": { "name": "a", "key": "" } }), "spec.caBundleRef.key")]
     #[case(json!({ "operatingSystem": { "family": "Ubuntu" } }), "spec.operatingSystem.family")]
     #[case(json!({ "operatingSystem": { "family": "ubuntu-" } }), "spec.operatingSystem.family")]
+    #[case(json!({ "defaults": { "preference": "" } }), "spec.defaults.preference")]
+    #[case(json!({ "defaults": { "instancetype": "u1/medium" } }), "spec.defaults.instancetype")]
     #[case(json!({ "operatingSystem": { "name": "" } }), "spec.operatingSystem.name")]
     #[case(json!({ "operatingSystem": { "version": "24 04" } }), "spec.operatingSystem.version")]
     #[case(json!({ "operatingSystem": { "version": "x".repeat(64) } }), "spec.operatingSystem.version")]
@@ -91,6 +101,9 @@ mod tests {
     fn what_the_schema_takes_is_taken() {
         let spec = json!({
             "description": "x".repeat(1024), "caBundleRef": { "name": "a" }, "usages": ["VirtualMachine", "Worker"],
+            "defaults": { "instancetype": "u1.medium", "preference": "ubuntu" },
+            "access": { "policy": "Selected", "namespaceSelector": { "matchLabels": { "a": "b" } } },
+            "credentialsSecretRef": { "name": "reg" },
             "operatingSystem": { "family": "opensuse-leap.15", "name": "Ünïx", "version": "v1.35.6+k3s1" },
             "storage": { "targets": [{ "accessModes": ["ReadWriteMany", "ReadWriteOncePod"] }] },
         });
@@ -108,6 +121,12 @@ mod tests {
         assert_eq!(os["name"]["maxLength"], 63);
         assert_eq!(os["family"]["pattern"], "^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$");
         assert_eq!(os["version"]["pattern"], "^[A-Za-z0-9]([-A-Za-z0-9_.+]{0,61}[A-Za-z0-9])?$");
+        assert_eq!(os["kubernetesVersion"]["pattern"], crate::model::KubernetesVersion::PATTERN);
+        assert_eq!(os["kubernetesVersion"]["maxLength"], crate::model::KubernetesVersion::LONGEST);
+        for name in ["instancetype", "preference"] {
+            assert_eq!(spec["defaults"]["properties"][name]["maxLength"], 63);
+            assert_eq!(spec["defaults"]["properties"][name]["pattern"], "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$");
+        }
         assert_eq!(
             spec["storage"]["properties"]["targets"]["items"]["properties"]["accessModes"]["items"]["enum"],
             json!(super::ACCESS_MODES)

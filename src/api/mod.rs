@@ -7,13 +7,17 @@ mod parse;
 mod read;
 mod spec;
 mod status;
+mod upgrade;
 
 pub use conditions::{ConditionSet, ConditionType, find_condition, is_true};
 pub use crd::{crd, crd_yaml};
 pub use parse::{FieldError, FieldErrors, parse_image};
 pub use read::{add_untold, read_spec};
 pub use spec::{
-    ConfigMapKeyReference, GoldenImage, GoldenImageSpec, HttpSource, OperatingSystem, SourceSpec, StorageSpec, TalosFactorySource,
-    TargetSpec,
+    AccessSpec, ConfigMapKeyReference, ContainerDiskSource, GoldenImage, GoldenImageSpec, HttpSource, OperatingSystem, SecretReference,
+    SourceSpec, StorageSpec, TalosFactorySource, TargetSpec, VirtualMachineDefaultsSpec,
 };
-pub use status::{ArtifactStatus, DiskStatus, FetchStatus, GoldenImageStatus, LastFailure, OperatingSystemStatus, TargetStatus};
+pub use status::{
+    ArtifactStatus, ConsumersStatus, DiskStatus, FetchStatus, GoldenImageStatus, LastFailure, OperatingSystemStatus, TargetStatus,
+};
+pub use upgrade::{CRD_VERSION, Upgrade, missing_fields, upgrade};

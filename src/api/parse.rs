@@ -2,10 +2,16 @@
 
 use std::fmt;
 
-use super::{GoldenImage, GoldenImageSpec, spec::SourceSpec};
-use crate::model::{
-    Architecture, ClassName, HttpUrl, Image, InvalidValue, OperatingSystemFacts, Platform, Schematic, SchematicId, Source, TalosFactory,
-    Target, Usage,
+use super::{
+    GoldenImage, GoldenImageSpec,
+    spec::{SourceSpec, VirtualMachineDefaultsSpec},
+};
+use crate::{
+    model::{
+        Access, Architecture, ClassName, ContainerReference, HttpUrl, Image, InvalidValue, KubernetesVersion, NamespaceSelector,
+        OperatingSystemFacts, Platform, Schematic, SchematicId, SecretName, Source, TalosFactory, Target, Usage,
+    },
+    rules::{Reason, access, container},
 };
 
 /// One thing wrong with one field.
@@ -27,6 +33,14 @@ impl fmt::Display for FieldError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct FieldErrors(pub Vec<FieldError>);
+
+impl FieldErrors {
+    /// The reason for refusing the object: `UnpinnedReference` where that is all that is wrong (R2), else `InvalidEntry`.
+    pub fn reason(&self) -> Reason {
+        let unpinned = |error: &FieldError| error.field.ends_with("reference") && error.message.contains(ContainerReference::UNPINNED);
+        if !self.0.is_empty() && self.0.iter().all(unpinned) { Reason::UnpinnedReference } else { Reason::InvalidEntry }
+    }
+}
 
 /// Collects errors while parsing goes on, so that all are told at once.
 #[derive(Debug, Default)]
@@ -67,10 +81,16 @@ pub fn parse_image(object: &GoldenImage) -> Result<Image, FieldErrors> {
     let digest = errors.parse("spec.digest", spec.digest.as_deref());
     let targets = parse_targets(spec, &mut errors);
     super::limits::check(spec, &mut errors);
-    let operating_system = source.as_ref().map(|source| operating_system(spec, source));
+    let credentials: Option<SecretName> =
+        errors.parse("spec.credentialsSecretRef.name", spec.credentials_secret_ref.as_ref().map(|reference| reference.name.as_str()));
+    let access = parse_access(spec, &mut errors);
+    let operating_system = source.as_ref().map(|source| operating_system(spec, source, &mut errors));
+    if matches!(source, Some(Source::ContainerDisk { .. })) && spec.digest.is_some() {
+        errors.push("spec.digest", "is not for container disks: their `reference` pins them (R2)");
+    }
     let image = (|| {
         let (source, operating_system) = (source?, operating_system?);
-        let worker = matches!(source, Source::TalosFactory(_)) || operating_system.family.as_deref() == Some("kairos");
+        let worker = matches!(source, Source::TalosFactory(_)) || operating_system.family.as_deref() == Some(container::KAIROS);
         let mut usages = spec.usages.clone().unwrap_or_else(|| vec![if worker { Usage::Worker } else { Usage::VirtualMachine }]);
         usages.sort_unstable();
         usages.dedup();
@@ -82,10 +102,13 @@ pub fn parse_image(object: &GoldenImage) -> Result<Image, FieldErrors> {
                 .ca_bundle_ref
                 .as_ref()
                 .map(|reference| (reference.name.clone(), reference.key.clone().unwrap_or_else(|| "ca.crt".to_owned()))),
+            credentials,
             description: spec.description.clone(),
             operating_system,
             usages,
+            defaults: spec.defaults.as_ref().map(VirtualMachineDefaultsSpec::facts).unwrap_or_default(),
             targets,
+            access: access?,
             suspend: spec.suspend.unwrap_or(false),
         })
     })();
@@ -97,8 +120,8 @@ fn parse_source(source: &SourceSpec, errors: &mut Collector) -> Option<Source> {
         None => Some(Architecture::default()),
         Some(text) => errors.parse(field, Some(text)),
     };
-    match (&source.talos_factory, &source.http) {
-        (Some(talos), None) => {
+    match (&source.talos_factory, &source.container_disk, &source.http) {
+        (Some(talos), None, None) => {
             let at = |field: &str| format!("spec.source.talosFactory.{field}");
             let schematic = match (&talos.schematic_id, &talos.schematic) {
                 (Some(id), None) => errors.parse::<SchematicId>(&at("schematicID"), Some(id)).map(Schematic::Id),
@@ -127,13 +150,18 @@ fn parse_source(source: &SourceSpec, errors: &mut Collector) -> Option<Source> {
                 factory_url: factory_url?,
             }))
         }
-        (None, Some(http)) => {
+        (None, Some(disk), None) => {
+            let reference = errors.parse("spec.source.containerDisk.reference", Some(&disk.reference));
+            let architecture = architecture("spec.source.containerDisk.architecture", &disk.architecture, errors);
+            Some(Source::ContainerDisk { reference: reference?, architecture: architecture? })
+        }
+        (None, None, Some(http)) => {
             let url = errors.parse("spec.source.http.url", Some(&http.url));
             let architecture = architecture("spec.source.http.architecture", &http.architecture, errors);
             Some(Source::Http { url: url?, architecture: architecture? })
         }
         _ => {
-            errors.push("spec.source", "exactly one of `talosFactory` and `http` must be set");
+            errors.push("spec.source", "exactly one of `talosFactory`, `containerDisk` and `http` must be set");
             None
         }
     }
@@ -189,29 +217,81 @@ fn parse_targets(spec: &GoldenImageSpec, errors: &mut Collector) -> Vec<Target> 
     targets
 }
 
-fn operating_system(spec: &GoldenImageSpec, source: &Source) -> OperatingSystemFacts {
+/// R18: who may clone. Without a word every tenant, unless there are credentials.
+fn parse_access(spec: &GoldenImageSpec, errors: &mut Collector) -> Option<Access> {
+    let Some(access) = &spec.access else {
+        if spec.credentials_secret_ref.is_some() {
+            errors.push("spec.access", access::MUST_STATE_ACCESS);
+            return None;
+        }
+        return Some(Access::AllTenants);
+    };
+    match (access.policy.as_str(), &access.namespace_selector) {
+        ("AllTenants", None) => Some(Access::AllTenants),
+        ("Selected", Some(selector)) => {
+            errors.take("spec.access.namespaceSelector", NamespaceSelector::try_from(selector.clone())).map(Access::Selected)
+        }
+        ("AllTenants", Some(_)) | ("Selected", None) => {
+            errors.push("spec.access.namespaceSelector", "goes with `policy: Selected`, and only with it");
+            None
+        }
+        _ => {
+            errors.push("spec.access.policy", "must be `AllTenants` or `Selected`");
+            None
+        }
+    }
+}
+
+fn operating_system(spec: &GoldenImageSpec, source: &Source, errors: &mut Collector) -> OperatingSystemFacts {
+    const VERSION: &str = "spec.operatingSystem.kubernetesVersion";
     let given = spec.operating_system.clone().unwrap_or_default();
+    let kubernetes_version: Option<KubernetesVersion> = errors.parse(VERSION, given.kubernetes_version.as_deref());
     let from_source = match source {
         Source::TalosFactory(talos) => OperatingSystemFacts {
             family: Some("talos".to_owned()),
             name: Some("Talos".to_owned()),
             version: Some(talos.version.to_string()),
+            kubernetes_version: None,
+        },
+        // A container disk with a Kubernetes in it is a Kairos image, unless it says what else it is.
+        Source::ContainerDisk { .. } if given.kubernetes_version.is_some() => OperatingSystemFacts {
+            family: Some(container::KAIROS.to_owned()),
+            name: given.family.is_none().then(|| "Kairos".to_owned()),
+            ..OperatingSystemFacts::default()
         },
         Source::ContainerDisk { .. } | Source::Http { .. } => OperatingSystemFacts::default(),
     };
-    OperatingSystemFacts {
+    let facts = OperatingSystemFacts {
         family: given.family.or(from_source.family),
         name: given.name.or(from_source.name),
         version: given.version.or(from_source.version),
+        kubernetes_version,
+    };
+    // A version that could not be read was told already.
+    if facts.kubernetes_version.is_some() == given.kubernetes_version.is_some()
+        && let Err(message) = container::kairos_pair(facts.family.as_deref(), source, facts.kubernetes_version.as_ref())
+    {
+        errors.push(VERSION, message);
     }
+    if let (Source::ContainerDisk { reference, .. }, Some(version)) = (source, &facts.kubernetes_version)
+        && let Err(message) = container::tag_agrees(reference, version)
+    {
+        errors.push(VERSION, message);
+    }
+    facts
 }
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
     use serde_json::{Value, json};
 
     use super::parse_image;
-    use crate::{api::GoldenImage, model::Usage};
+    use crate::{
+        api::GoldenImage,
+        model::{Access, Usage},
+        rules::Reason,
+    };
 
     fn object(spec: Value) -> GoldenImage {
         serde_json::from_value(
@@ -229,6 +309,51 @@ mod tests {
         assert_eq!(talos.targets.len(), 1);
         let http = parse_image(&object(json!({ "source": { "http": { "url": "https://example.org/a" } } }))).expect("good");
         assert_eq!(http.usages, [Usage::VirtualMachine]);
+    }
+
+    const DIGEST: &str = "sha256:eb87a994833d82feb2279575aafa42a06c5feb124ea72cae6efc0ee46bb729d8";
+
+    fn disk(tag: &str, more: Value) -> Value {
+        let mut spec = json!({ "source": { "containerDisk": { "reference": format!("r.example/k{tag}@{DIGEST}") } } });
+        spec.as_object_mut().expect("map").extend(more.as_object().expect("map").clone());
+        spec
+    }
+
+    #[test]
+    fn a_container_disk_with_a_kubernetes_version_is_kairos() {
+        let kairos = parse_image(&object(disk("", json!({ "operatingSystem": { "kubernetesVersion": "v1.35.6+k3s1" } })))).expect("good");
+        assert_eq!((kairos.operating_system.family.as_deref(), kairos.operating_system.name.as_deref()), (Some("kairos"), Some("Kairos")));
+        assert_eq!(kairos.usages, [Usage::Worker]);
+        assert_eq!(kairos.golden_name(None, None).expect("known").expect("fits").as_str(), "kairos-worker-a");
+        let fedora = parse_image(&object(disk(":41", json!({ "defaults": { "preference": "fedora" } })))).expect("good");
+        assert_eq!(fedora.usages, [Usage::VirtualMachine]);
+        assert_eq!(fedora.defaults.preference.as_deref(), Some("fedora"));
+        assert_eq!(fedora.access, Access::AllTenants);
+    }
+
+    #[rstest]
+    #[case(json!({ "operatingSystem": { "family": "kairos" } }), "", "spec.operatingSystem.kubernetesVersion")]
+    #[case(json!({ "operatingSystem": { "kubernetesVersion": "1.35.6" } }), "", "spec.operatingSystem.kubernetesVersion")]
+    #[case(json!({ "operatingSystem": { "kubernetesVersion": "v1.35.6" } }), ":x-k3s-v1.36.1-k3s1", "spec.operatingSystem.kubernetesVersion")]
+    #[case(json!({ "digest": DIGEST }), "", "spec.digest")]
+    #[case(json!({ "credentialsSecretRef": { "name": "reg" } }), "", "spec.access")]
+    #[case(json!({ "credentialsSecretRef": { "name": "Reg" }, "access": { "policy": "AllTenants" } }), "", "spec.credentialsSecretRef.name")]
+    #[case(json!({ "access": { "policy": "Nobody" } }), "", "spec.access.policy")]
+    #[case(json!({ "access": { "policy": "Selected" } }), "", "spec.access.namespaceSelector")]
+    #[case(json!({ "access": { "policy": "Selected", "namespaceSelector": {} } }), "", "spec.access.namespaceSelector")]
+    #[case(json!({ "access": { "policy": "AllTenants", "namespaceSelector": { "matchLabels": { "a": "b" } } } }), "", "spec.access.namespaceSelector")]
+    #[case(json!({ "defaults": { "instancetype": "U1" } }), "", "spec.defaults.instancetype")]
+    #[case(json!({}), ":5000x@y", "spec.source.containerDisk.reference")]
+    fn r2_r18_errors_have_their_field(#[case] more: Value, #[case] tag: &str, #[case] field: &str) {
+        let errors = parse_image(&object(disk(tag, more))).expect_err(field);
+        assert_eq!(errors.0.iter().map(|error| error.field.as_str()).collect::<Vec<_>>(), [field], "{errors}");
+    }
+
+    #[test]
+    fn r2_a_reference_that_is_not_pinned_has_a_reason_of_its_own() {
+        let spec = json!({ "source": { "containerDisk": { "reference": "r.example/k:v1.35.6" } } });
+        assert_eq!(parse_image(&object(spec)).expect_err("unpinned").reason(), Reason::UnpinnedReference);
+        assert_eq!(parse_image(&object(json!({ "source": {} }))).expect_err("empty").reason(), Reason::InvalidEntry);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! What a user writes. Strings stay strings here so that one odd stored object cannot stop a list from being read;
 //! [`super::parse_image`] turns them into values that cannot be wrong.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use super::status::GoldenImageStatus;
-use crate::model::{HttpUrl, Usage};
+use crate::model::{HttpUrl, Usage, VirtualMachineDefaults};
 
 /// A disk image that the daemon fetches once, verifies, and imports into one golden volume per StorageClass.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
@@ -24,6 +25,7 @@ use crate::model::{HttpUrl, Usage};
     printcolumn(name = "Version", type_ = "string", json_path = ".status.operatingSystem.version"),
     printcolumn(name = "Class", type_ = "string", json_path = ".status.targets[*].storageClassName"),
     printcolumn(name = "Size", type_ = "string", json_path = ".status.disk.virtualSize"),
+    printcolumn(name = "Clones", type_ = "integer", json_path = ".status.consumers.clones"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
     printcolumn(
@@ -44,6 +46,12 @@ use crate::model::{HttpUrl, Usage};
     .message("digest is immutable once set (R4): make a new image with a new name"))]
 #[x_kube(validation = Rule::new("has(oldSelf.usages) == has(self.usages) && (!has(oldSelf.usages) || oldSelf.usages == self.usages)")
     .message("usages is immutable, because the golden's name depends on it (R4): make a new image with a new name"))]
+#[x_kube(validation = Rule::new("!has(self.credentialsSecretRef) || has(self.access)")
+    .message("access must be given beside credentialsSecretRef: {policy: AllTenants}, or {policy: Selected, namespaceSelector: …} (R18)"))]
+#[x_kube(validation = Rule::new("!has(self.source.containerDisk) || !has(self.digest)")
+    .message("digest is not for container disks: their reference pins them (R2)"))]
+#[x_kube(validation = Rule::new("!has(self.operatingSystem) || !has(self.operatingSystem.family) || self.operatingSystem.family != 'kairos' || has(self.source.containerDisk) == has(self.operatingSystem.kubernetesVersion)")
+    .message("operatingSystem.kubernetesVersion and source.containerDisk come together or not at all for Kairos (R2)"))]
 pub struct GoldenImageSpec {
     /// Where the disk image comes from. Exactly one member; immutable: a new version is a new GoldenImage.
     #[x_kube(validation = Rule::new("self == oldSelf").message("source is immutable (R4): make a new image with a new name"))]
@@ -53,6 +61,10 @@ pub struct GoldenImageSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
     pub digest: Option<String>,
+
+    /// A Secret in the daemon's namespace with what upstream is shown: `kubernetes.io/dockerconfigjson`, `kubernetes.io/basic-auth`, or `Opaque` with a bearer token under `token`. It is read anew for each attempt and never leaves the daemon's namespace. Needs `access`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_secret_ref: Option<SecretReference>,
 
     /// A ConfigMap in the daemon's namespace whose key holds PEM certificates to trust for this image's upstream, besides the system's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,9 +85,17 @@ pub struct GoldenImageSpec {
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub usages: Option<Vec<Usage>>,
 
+    /// What virtual machines of this image get whose users choose nothing. A container disk may say it itself; what stands here counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub defaults: Option<VirtualMachineDefaultsSpec>,
+
     /// Where the image is kept. Default: one golden in the cluster's default StorageClass, sized from the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<StorageSpec>,
+
+    /// Who may clone the goldens. Default: `AllTenants`; must be given where there are credentials.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<AccessSpec>,
 
     /// Set to true to start nothing new for this image. What is there stays, and stays clonable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,12 +105,16 @@ pub struct GoldenImageSpec {
 /// Where a disk image comes from: exactly one member.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("(has(self.talosFactory) ? 1 : 0) + (has(self.http) ? 1 : 0) == 1")
-    .message("exactly one of talosFactory and http must be set"))]
+#[x_kube(validation = Rule::new("(has(self.talosFactory) ? 1 : 0) + (has(self.containerDisk) ? 1 : 0) + (has(self.http) ? 1 : 0) == 1")
+    .message("exactly one of talosFactory, containerDisk and http must be set"))]
 pub struct SourceSpec {
     /// A disk image built by a Talos Image Factory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub talos_factory: Option<TalosFactorySource>,
+
+    /// A KubeVirt container disk in an OCI registry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_disk: Option<ContainerDiskSource>,
 
     /// A disk image behind a URL: qcow2, or raw; either may be compressed with xz, zstd or gzip.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -137,6 +161,20 @@ pub struct TalosFactorySource {
     pub factory_url: Option<String>,
 }
 
+/// A KubeVirt container disk: a container image with one disk file under `disk/`.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerDiskSource {
+    /// The image, pinned: `registry/repository[:tag]@sha256:<64 hex>`. The digest may be an index's or a manifest's; the tag is for people.
+    #[schemars(regex(pattern = r"^[^@\s]+@sha256:[0-9a-f]{64}$"), length(max = 512))]
+    pub reference: String,
+
+    /// The CPU architecture. Default: `amd64`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "architecture_schema")]
+    pub architecture: Option<String>,
+}
+
 /// A disk image behind a URL.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -149,6 +187,59 @@ pub struct HttpSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "architecture_schema")]
     pub architecture: Option<String>,
+}
+
+/// A Secret in the daemon's namespace.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretReference {
+    /// The Secret's name.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
+    pub name: String,
+}
+
+/// Who may clone an image's goldens (R18).
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("(self.policy == 'Selected') == has(self.namespaceSelector)")
+    .message("namespaceSelector goes with policy Selected, and only with it"))]
+pub struct AccessSpec {
+    /// `AllTenants`, or `Selected` for namespaces that `namespaceSelector` matches.
+    #[schemars(schema_with = "policy_schema")]
+    pub policy: String,
+    /// The namespaces, by their labels. Must select something less than all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "selector_schema")]
+    #[x_kube(validation = Rule::new("(has(self.matchLabels) && self.matchLabels.size() > 0) || (has(self.matchExpressions) && self.matchExpressions.size() > 0)")
+        .message("it selects every namespace: write policy AllTenants if that is meant"))]
+    pub namespace_selector: Option<LabelSelector>,
+}
+
+/// KubeVirt's instance type and preference for virtual machines whose users name none.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualMachineDefaultsSpec {
+    /// A VirtualMachineClusterInstancetype, such as `u1.medium`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
+    pub instancetype: Option<String>,
+    /// A VirtualMachineClusterPreference, such as `ubuntu`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
+    pub preference: Option<String>,
+}
+
+impl VirtualMachineDefaultsSpec {
+    /// The same as the model has it.
+    pub fn facts(&self) -> VirtualMachineDefaults {
+        VirtualMachineDefaults { instancetype: self.instancetype.clone(), preference: self.preference.clone() }
+    }
+}
+
+impl From<VirtualMachineDefaults> for VirtualMachineDefaultsSpec {
+    fn from(defaults: VirtualMachineDefaults) -> Self {
+        Self { instancetype: defaults.instancetype, preference: defaults.preference }
+    }
 }
 
 /// A key of a ConfigMap in the daemon's namespace.
@@ -180,6 +271,15 @@ pub struct OperatingSystem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9_.+]{0,61}[A-Za-z0-9])?$"))]
     pub version: Option<String>,
+    /// The Kubernetes release inside a worker image, with its distribution: `v1.35.6+k3s1`. For Kairos it must be given; `+` and `-` are one thing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(max = 63),
+        regex(
+            pattern = r"^v(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})([-+][0-9A-Za-z]([-+.0-9A-Za-z]*[0-9A-Za-z])?)?$"
+        )
+    )]
+    pub kubernetes_version: Option<String>,
 }
 
 /// Where an image is kept.
@@ -227,6 +327,27 @@ fn document_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 
 fn architecture_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({ "type": "string", "enum": ["amd64", "arm64"] })
+}
+
+fn policy_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": "string", "enum": ["AllTenants", "Selected"] })
+}
+
+fn selector_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "object", "x-kubernetes-map-type": "atomic",
+        "properties": {
+            "matchLabels": { "type": "object", "maxProperties": 16, "additionalProperties": { "type": "string", "maxLength": 63 } },
+            "matchExpressions": { "type": "array", "maxItems": 16, "x-kubernetes-list-type": "atomic", "items": {
+                "type": "object", "required": ["key", "operator"],
+                "properties": {
+                    "key": { "type": "string", "minLength": 1, "maxLength": 317 },
+                    "operator": { "type": "string", "enum": ["In", "NotIn", "Exists", "DoesNotExist"] },
+                    "values": { "type": "array", "maxItems": 64, "x-kubernetes-list-type": "atomic", "items": { "type": "string", "maxLength": 63 } },
+                },
+            } },
+        },
+    })
 }
 
 fn volume_mode_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {

@@ -4,6 +4,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use super::spec::VirtualMachineDefaultsSpec;
+
 /// What the daemon knows of an image.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -35,6 +37,10 @@ pub struct GoldenImageStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactStatus>,
 
+    /// What virtual machines of this image get whose users choose nothing: as the spec says, and for the rest as the container disk does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub defaults: Option<VirtualMachineDefaultsSpec>,
+
     /// The disk that importers are given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskStatus>,
@@ -48,11 +54,42 @@ pub struct GoldenImageStatus {
     #[schemars(length(max = 16))]
     pub targets: Vec<TargetStatus>,
 
+    /// Who uses the image, in numbers; `golden-catalog consumers NAME` tells who. Written at most once a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consumers: Option<ConsumersStatus>,
+
     /// The state of the image. `Ready` is True when every target can be cloned, `Available` when one can.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_string()]))]
     pub conditions: Vec<Condition>,
+}
+
+/// Who uses an image, in numbers.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ConsumersStatus {
+    /// Disks that were cloned from its goldens, or are being cloned.
+    #[serde(default)]
+    pub clones: i32,
+    /// Worker pools, VM disks and VMs they belong to.
+    #[serde(default)]
+    pub pools: i32,
+    /// VirtualMachines whose disks are made from it, running or stopped.
+    #[serde(default)]
+    pub virtual_machines: i32,
+    /// Machine templates that name it, those of pools scaled to zero too.
+    #[serde(default)]
+    pub templates: i32,
+    /// Namespaces with consumers.
+    #[serde(default)]
+    pub namespaces: i32,
+    /// Since when nothing uses it; absent while something does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unused_since: Option<Time>,
+    /// When the newest clone that was seen was created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_clone_time: Option<Time>,
 }
 
 /// What is on the disk.
@@ -71,6 +108,10 @@ pub struct OperatingSystemStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub version: Option<String>,
+    /// The Kubernetes release inside a worker image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub kubernetes_version: Option<String>,
 }
 
 /// The bytes that upstream served.
@@ -96,6 +137,14 @@ pub struct ArtifactStatus {
     /// When upstream answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved_time: Option<Time>,
+    /// The digest of the container image's index, where the reference names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 71))]
+    pub index_digest: Option<String>,
+    /// The digest of the container image's manifest for the architecture. `digest` is that of its layer with the disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 71))]
+    pub manifest_digest: Option<String>,
 }
 
 /// The verified disk that importers are given, always as qcow2.
@@ -127,6 +176,10 @@ pub struct FetchStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub progress_percent: Option<i32>,
+    /// The version of the Secret with the credentials that the last attempt used: another one is tried at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub credentials_version: Option<String>,
     /// When the present run of failures began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing_since: Option<Time>,
@@ -181,6 +234,9 @@ pub struct TargetStatus {
     #[serde(default, rename = "claimUID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub claim_uid: Option<String>,
+    /// Whether the golden was there before and was taken over as it is: what is in it was never verified by the daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopted: Option<bool>,
     /// How often an import was begun.
     #[serde(default)]
     pub attempts: i32,

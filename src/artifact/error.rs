@@ -1,5 +1,6 @@
 use std::io;
 
+use super::ContainerFault;
 use crate::rules::Reason;
 
 /// Why bytes are not taken in as a disk. The text says what was looked at, where, and what was found there.
@@ -62,6 +63,9 @@ pub enum ArtifactError {
         /// What the operating system answered.
         source: io::Error,
     },
+    /// The container image has no disk that everyone would take.
+    #[error(transparent)]
+    Container(#[from] ContainerFault),
     /// The caller asked to stop.
     #[error("stopped on request")]
     Cancelled,
@@ -80,6 +84,7 @@ impl ArtifactError {
             Self::OverReservation { .. } => Reason::SpoolFull,
             Self::Io { source, .. } if is_full(source) => Reason::SpoolFull,
             Self::Io { .. } => Reason::SpoolFailed,
+            Self::Container(fault) => fault.reason(),
             Self::Cancelled => Reason::Fetching,
         }
     }

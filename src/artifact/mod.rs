@@ -5,9 +5,11 @@
 //!
 //! - [`Prober`] says from the first bytes of a download what it is and how large the disk inside is.
 //! - [`ingest`] turns a downloaded file into a verified qcow2, or says why it is none.
+//! - [`LayerProber`] and [`ingest_layer`] do the same for the disk inside a layer of a container image.
 //! - [`Decoder`], [`RawVerifier`] and [`inspect_qcow2`] are its parts, for files inside other files.
 
 mod bytes;
+mod container;
 mod decode;
 mod error;
 mod format;
@@ -20,6 +22,7 @@ mod raw;
 mod sniff;
 mod zstd_frame;
 
+pub use container::{ContainerFault, IngestedLayer, LayerFormat, LayerProbe, LayerProber, ingest_layer, scan_layer};
 pub use decode::Decoder;
 pub use error::ArtifactError;
 pub use format::{Compression, DiskFormat, Format};

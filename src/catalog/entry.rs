@@ -97,10 +97,12 @@ struct Defaults {
 
 /// Keys of an entry, with the place in a GoldenImage's spec where errors about them are found.
 const TALOS_KEYS: [&str; 7] = ["schematicID", "schematic", "version", "platform", "architecture", "secureBoot", "factoryURL"];
-pub(super) const SPEC_KEYS: [&str; 6] = ["digest", "caBundleRef", "description", "operatingSystem", "usages", "suspend"];
-pub(super) const OTHER_KEYS: [&str; 6] = ["name", "url", "storage", "storageClass", "os", "imageFactoryURL"];
+pub(super) const SPEC_KEYS: [&str; 9] =
+    ["digest", "credentialsSecretRef", "caBundleRef", "description", "operatingSystem", "usages", "defaults", "access", "suspend"];
+pub(super) const OTHER_KEYS: [&str; 8] =
+    ["name", "url", "reference", "kubernetesVersion", "storage", "storageClass", "os", "imageFactoryURL"];
 /// The keys of which an entry has exactly one: they say what kind it is.
-pub(super) const KINDS: [&str; 3] = ["schematicID", "schematic", "url"];
+pub(super) const KINDS: [&str; 4] = ["schematicID", "schematic", "url", "reference"];
 
 /// Every key that an entry may have.
 pub(super) fn keys() -> impl Iterator<Item = &'static str> {
@@ -149,6 +151,7 @@ fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry,
         spec.insert("operatingSystem".into(), os.clone());
     }
     quoted_version(os_key, spec.get_mut("operatingSystem"), &mut errors);
+    kubernetes_version(entry, os_key, &mut spec, &mut errors);
     if let Some(storage) = storage_of(entry, defaults, &mut errors) {
         spec.insert("storage".into(), storage);
     }
@@ -205,20 +208,21 @@ fn source_of(entry: &Map<String, Value>, defaults: &Defaults, errors: &mut Vec<F
         let found = if kinds.is_empty() { "it has none".to_owned() } else { format!("it has `{}`", kinds.join("` and `")) };
         errors.push(FieldError {
             field: "url".into(),
-            message: format!("an entry has exactly one of `schematicID`, `schematic` and `url`; {found}"),
+            message: format!("an entry has exactly one of `schematicID`, `schematic`, `url` and `reference`; {found}"),
         });
     }
-    if has("url") {
+    if let Some((key, member)) = [("url", "http"), ("reference", "containerDisk")].into_iter().find(|(key, _)| has(key)) {
+        let owner = key;
         for key in TALOS_KEYS.into_iter().filter(|key| !matches!(*key, "architecture" | "schematicID" | "schematic") && has(key)) {
-            errors.push(FieldError { field: key.into(), message: "belongs to Talos entries, not to one with `url`".into() });
+            errors.push(FieldError { field: key.into(), message: format!("belongs to Talos entries, not to one with `{owner}`") });
         }
-        let mut http = Map::new();
-        for key in ["url", "architecture"] {
+        let mut source = Map::new();
+        for key in [key, "architecture"] {
             if let Some(value) = entry.get(key).filter(|value| !value.is_null()) {
-                http.insert(key.into(), value.clone());
+                source.insert(key.into(), value.clone());
             }
         }
-        return json!({ "http": http });
+        return json!({ member: source });
     }
     let mut talos = Map::new();
     for key in TALOS_KEYS {
@@ -286,6 +290,17 @@ fn storage_of(entry: &Map<String, Value>, defaults: &Defaults, errors: &mut Vec<
     Some(json!({ "targets": [target] }))
 }
 
+/// `kubernetesVersion` stands beside `reference` in an entry, and under `operatingSystem` in a GoldenImage.
+fn kubernetes_version(entry: &Map<String, Value>, os_key: &str, spec: &mut Map<String, Value>, errors: &mut Vec<FieldError>) {
+    let Some(version) = entry.get("kubernetesVersion").filter(|version| !version.is_null()) else { return };
+    let os = spec.entry("operatingSystem").or_insert_with(|| json!({}));
+    let Some(os) = os.as_object_mut() else { return };
+    if os.insert("kubernetesVersion".into(), version.clone()).is_some() {
+        let message = format!("stands under `{os_key}` too: write only one of them");
+        errors.push(FieldError { field: "kubernetesVersion".into(), message });
+    }
+}
+
 /// YAML reads a bare `24.10` as the number 24.1: a version must be quoted.
 fn quoted_version(key: &str, os: Option<&mut Value>, errors: &mut Vec<FieldError>) {
     let Some(os) = os.and_then(Value::as_object_mut) else { return };
@@ -305,6 +320,8 @@ fn in_terms_of_entry(error: FieldError) -> FieldError {
         .trim_start_matches("spec.")
         .trim_start_matches("source.talosFactory.")
         .trim_start_matches("source.http.")
+        .trim_start_matches("source.containerDisk.")
+        .replace("operatingSystem.kubernetesVersion", "kubernetesVersion")
         .replace("storage.targets[0].size", "storage")
         .replace("storage.targets[0].storageClassName", "storageClass")
         .replace("metadata.name", "name");
@@ -339,6 +356,20 @@ mod tests {
         assert_eq!(target.class.as_ref().expect("class").as_str(), "replicated");
         assert_eq!(target.size.expect("size").to_string(), "20Gi");
         assert_eq!(entry.image.operating_system.version.as_deref(), Some("24.04"));
+    }
+
+    #[test]
+    fn a_private_kairos_entry_is_as_the_contract_writes_it() {
+        let list = read_list(&format!(
+            "images:\n- {{name: kairos-v1.35, reference: 'r.example/k@sha256:{}', kubernetesVersion: v1.35.6, credentialsSecretRef: {{name: reg}}, access: {{policy: Selected, namespaceSelector: {{matchLabels: {{licensed: \"yes\"}}}}}}}}\n",
+            "0a".repeat(32)
+        ))
+        .expect("list");
+        let entry = list.entries[0].as_ref().expect("good");
+        assert_eq!(entry.image.operating_system.family.as_deref(), Some("kairos"));
+        assert_eq!(entry.image.credentials.as_ref().map(|name| name.as_str()), Some("reg"));
+        assert!(matches!(entry.image.access, crate::model::Access::Selected(_)));
+        assert_eq!(entry.image.golden_name(None, None).expect("known").expect("fits").as_str(), "kairos-worker-kairos-v1.35");
     }
 
     #[test]
@@ -377,9 +408,17 @@ mod tests {
     #[case("{name: a, url: 'https://e.example/', storage: -1Gi}", "`storage`")]
     #[case("{name: a, url: 'https://u:p@e.example/'}", "credentialsSecretRef")]
     #[case("{name: a, schematic: {customization: {}}}", "`version`: must be given")]
+    #[case("{name: a, reference: 'r.example/k:v1'}", "must be pinned")]
+    #[case("{name: a, reference: 'r.example/k@DIGEST', version: v1.13.6}", "not to one with `reference`")]
+    #[case("{name: a, reference: 'r.example/k@DIGEST', kubernetesVersion: 1.35.6}", "`kubernetesVersion`: \"1.35.6\"")]
+    #[case("{name: a, reference: 'r.example/k@DIGEST', os: {family: kairos}}", "`kubernetesVersion`: must be given for a Kairos image")]
+    #[case("{name: a, reference: 'r.example/k@DIGEST', kubernetesVersion: v1.35.6, os: {kubernetesVersion: v1.35.6}}", "write only one")]
+    #[case("{name: a, reference: 'r.example/k@DIGEST', credentialsSecretRef: {name: reg}}", "`access`: must be given")]
+    #[case("{name: a, url: 'https://e.example/', kubernetesVersion: v1.35.6, os: {family: kairos}}", "comes together")]
     fn says_what_is_wrong_in_terms_of_the_entry(#[case] entry: &str, #[case] expected: &str) {
+        let entry = entry.replace("DIGEST", &format!("sha256:{}", "0a".repeat(32)));
         let list = read_list(&format!("images:\n- {entry}\n")).expect("list");
-        let error = list.entries[0].as_ref().expect_err(entry).to_string();
+        let error = list.entries[0].as_ref().expect_err(&entry).to_string();
         assert!(error.contains(expected), "{error}");
     }
 

@@ -89,7 +89,7 @@ pub fn plan(list: &List, existing: &[GoldenImage], list_id: &str) -> Plan {
         let entry = match entry {
             Ok(entry) => entry,
             Err(error) => {
-                plan.problems.push(Problem { index: error.index, reason: Reason::InvalidEntry, message: error.to_string() });
+                plan.problems.push(Problem { index: error.index, reason: error.errors.reason(), message: error.to_string() });
                 continue;
             }
         };

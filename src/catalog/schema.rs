@@ -51,6 +51,7 @@ pub fn entry_schema() -> Value {
             "storage" => storage(&plain(&spec["storage"])),
             "storageClass" => class.clone(),
             "os" => plain(&spec["operatingSystem"]),
+            "kubernetesVersion" => plain(&spec["operatingSystem"]["properties"]["kubernetesVersion"]),
             // The former chart's spelling.
             "imageFactoryURL" => plain(&sources["talosFactory"]["properties"]["factoryURL"]),
             _ => continue,

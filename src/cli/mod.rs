@@ -1,10 +1,13 @@
 //! Commands for people and scripts: a table for the one, JSON for the other, documented exit codes for both.
 
+mod consumers;
 mod exit;
+mod explain;
 mod plan;
 mod reasons_doc;
 mod schematic;
 mod status;
+mod survey;
 mod table;
 
 use std::process::ExitCode;
@@ -32,6 +35,15 @@ enum Command {
     Plan(plan::PlanArguments),
     /// Show the golden images of the cluster.
     Status(status::StatusArguments),
+    /// Show who needs a golden, by pool: asks the cluster itself, so the daemon need not run.
+    #[command(after_help = consumers::EXIT_CODES)]
+    Consumers(consumers::ConsumersArguments),
+    /// Answer whether a golden may be deleted; asks the cluster itself, so the daemon need not run.
+    #[command(after_help = consumers::CHECK_EXIT_CODES)]
+    CheckDelete(consumers::ConsumersArguments),
+    /// Say why a disk, VM, machine template or pool is refused or waits.
+    #[command(after_help = explain::EXIT_CODES)]
+    Explain(explain::ExplainArguments),
     /// Print the ID of a Talos Image Factory schematic document.
     SchematicId(schematic::SchematicArguments),
     /// Print the CustomResourceDefinitions.
@@ -54,6 +66,9 @@ pub fn main(arguments: Arguments) -> ExitCode {
         Command::Run(arguments) => return crate::daemon::main(*arguments),
         Command::Plan(arguments) => block_on(plan::run(arguments)),
         Command::Status(arguments) => block_on(status::run(arguments)),
+        Command::Consumers(arguments) => block_on_all_cores(consumers::consumers(arguments)),
+        Command::CheckDelete(arguments) => block_on_all_cores(consumers::check_delete(arguments)),
+        Command::Explain(arguments) => block_on(explain::run(arguments)),
         Command::SchematicId(arguments) => schematic::run(&arguments),
         Command::Crds => crate::api::crd_yaml().map_err(|error| Failure::new(error.to_string())).map(|yaml| {
             print!("{yaml}");
@@ -76,6 +91,13 @@ fn block_on<F: Future<Output = Result<Exit, Failure>>>(future: F) -> Result<Exit
         .build()
         .map_err(|error| Failure::new(format!("cannot start: {error}")))?
         .block_on(future)
+}
+
+/// For commands that read many objects at once.
+fn block_on_all_cores<F: Future<Output = Result<Exit, Failure>>>(future: F) -> Result<Exit, Failure> {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.map_err(|error| Failure::new(format!("cannot start: {error}")))?.block_on(future)
 }
 
 /// A client for the cluster that `KUBECONFIG`, `~/.kube/config` or the Pod's own account names.

@@ -51,7 +51,7 @@ fn table(images: &[GoldenImage]) -> String {
     if images.is_empty() {
         return "No golden images. List some in the chart's `images`, or create a GoldenImage.\n".to_owned();
     }
-    let mut table = Table::new(["NAME", "OS", "VERSION", "CLASS", "SIZE", "READY", "REASON"]);
+    let mut table = Table::new(["NAME", "OS", "VERSION", "CLASS", "SIZE", "CLONES", "READY", "REASON"]);
     let mut stories = String::new();
     for image in images {
         let status = image.status.clone().unwrap_or_default();
@@ -64,6 +64,7 @@ fn table(images: &[GoldenImage]) -> String {
             os.version.unwrap_or_default(),
             classes.join(","),
             status.disk.map(|disk| disk.virtual_size).unwrap_or_default(),
+            status.consumers.map_or_else(|| "?".to_owned(), |consumers| consumers.clones.to_string()),
             ready.map_or("Unknown", |ready| ready.status.as_str()).to_owned(),
             ready.map_or("", |ready| ready.reason.as_str()).to_owned(),
         ]);

@@ -2,7 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, Secret},
+    apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry},
+};
 use kube::{
     Api, Client, Resource as _, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
@@ -95,7 +98,40 @@ impl Hands {
     }
 
     /// Writes the status as a whole: fields that are not in it any more are gone. Gives the object as it is now.
+    ///
+    /// A field that somebody else wrote too (an edit by hand, an older version under another name) stays theirs when we drop
+    /// it, and then the API server keeps it, or refuses the rest of its parent. So what they hold is taken over first.
     pub async fn write_status(&self, object: &GoldenImage, status: &GoldenImageStatus) -> Result<GoldenImage, ActError> {
+        let first = self.apply_status(object, status).await;
+        let in_the_way = match &first {
+            Ok(written) => written.status.as_ref() != Some(status),
+            Err(ActError::Api { error, .. }) => matches!(&**error, kube::Error::Api(answer) if answer.code == 422),
+            Err(_) => false,
+        };
+        if !(in_the_way && self.take_status_over(object).await?) {
+            return first;
+        }
+        tracing::info!(image = object.name_any(), "fields of the status were another manager's; taken over");
+        self.apply_status(object, status).await
+    }
+
+    /// Makes every field of the status ours, as client-go's `csaupgrade` does. Gives whether another manager had some.
+    async fn take_status_over(&self, object: &GoldenImage) -> Result<bool, ActError> {
+        let api: Api<GoldenImage> = Api::all(self.client.clone());
+        let live = api.get_metadata(&object.name_any()).await.map_err(failed("the managers of the status"))?;
+        if live.uid() != object.uid() {
+            return Ok(false);
+        }
+        let Some(managers) = take_over(live.managed_fields(), managers::STATUS) else { return Ok(false) };
+        let version = live.resource_version();
+        let patch = json!({ "metadata": { "resourceVersion": version, "managedFields": managers } });
+        let params = PatchParams { field_manager: Some(managers::STATUS.to_owned()), ..PatchParams::default() };
+        // Not by the subresource: there the API server keeps the managers as they are.
+        api.patch_metadata(&object.name_any(), &params, &Patch::Merge(&patch)).await.map_err(failed("the managers of the status"))?;
+        Ok(true)
+    }
+
+    async fn apply_status(&self, object: &GoldenImage, status: &GoldenImageStatus) -> Result<GoldenImage, ActError> {
         let name = object.name_any();
         // The UID: a status never lands on another object that took the name.
         let body = json!({
@@ -128,12 +164,12 @@ impl Hands {
         image: Owner<'_>,
         golden: &GoldenName,
         disk: Digest,
-        mark: (i32, i64),
+        mark: (i32, i64, u64),
     ) -> Result<(), ActError> {
         let bundle = (self.ca_bundle)().ok_or(ActError::NoCertificate)?;
         let address = self.registry.grant(&Self::grant(image.uid, golden, disk));
         // Written again for whoever tries again: a ConfigMap that somebody deleted or edited is a reason to.
-        if mark > (1, 0) || *self.ca_written() != Some(bundle.clone()) {
+        if mark > (1, 0, 0) || *self.ca_written() != Some(bundle.clone()) {
             let params = PatchParams::apply(managers::GOLDEN).force();
             let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.catalog);
             let map = manifest::spool_ca(&self.catalog, &bundle);
@@ -237,7 +273,8 @@ impl Hands {
                 remember(memory, uid, &order.golden, |golden| golden.created(view));
                 Ok(())
             }
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            // Only this 409 says so: a quota that changed meanwhile is `Conflict`, and must be asked again.
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
             Err(error) => Err(failed(format!("the DataVolume {}", order.golden))(error)),
         }
     }
@@ -251,7 +288,9 @@ impl Hands {
         };
         match api.delete(golden.as_str(), &params).await {
             Ok(_) => {}
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            // 409: another one has the name by now, or the object changed under the delete. Either way nothing is known to be
+            // deleted, and the next look tells.
             Err(error) => return Err(failed(format!("the deletion of the unfinished DataVolume {golden}"))(error)),
         }
         remember(memory, image_uid, golden, |golden| golden.deleted(uid.to_owned()));
@@ -281,6 +320,28 @@ impl Hands {
         }
         Ok(())
     }
+
+    /// Writes marks on what is taken over: on its claim, and on its DataVolume where there is one. Nothing else of either is
+    /// touched, and neither is another object that took the name.
+    pub async fn write_marks(
+        &self,
+        golden: &GoldenName,
+        marks: &marks::Marks,
+        claim_uid: &str,
+        volume_uid: Option<&str>,
+    ) -> Result<(), ActError> {
+        let (claims, volumes): (Api<Claim>, Api<DataVolume>) =
+            (Api::namespaced(self.client.clone(), &self.catalog), Api::namespaced(self.client.clone(), &self.catalog));
+        let params = PatchParams { field_manager: Some(managers::MARKS.to_owned()), ..PatchParams::default() };
+        let patch =
+            |uid: &str| Patch::Merge(json!({ "metadata": { "uid": uid, "labels": marks.labels, "annotations": marks.annotations } }));
+        // The DataVolume first: CDI copies its labels and annotations to the claim.
+        if let Some(uid) = volume_uid {
+            volumes.patch(golden.as_str(), &params, &patch(uid)).await.map_err(failed("cannot mark the golden's DataVolume"))?;
+        }
+        claims.patch(golden.as_str(), &params, &patch(claim_uid)).await.map_err(failed("cannot mark the golden's PVC"))?;
+        Ok(())
+    }
 }
 
 /// Keeps what the API server said about a golden's objects for the next decision; success clears it.
@@ -289,6 +350,80 @@ pub fn note_outcome(memory: &Memory, uid: &str, golden: &GoldenName, outcome: &R
     remember(memory, uid, golden, |golden| golden.refused = refused);
 }
 
+/// The managers of an object, with all that any of them holds of its status given to `ours`; `None` where no other holds any.
+fn take_over(managers: &[ManagedFieldsEntry], ours: &str) -> Option<Vec<ManagedFieldsEntry>> {
+    let is_status = |entry: &ManagedFieldsEntry| entry.subresource.as_deref() == Some("status");
+    let is_ours = |entry: &ManagedFieldsEntry| {
+        is_status(entry) && entry.manager.as_deref() == Some(ours) && entry.operation.as_deref() == Some("Apply")
+    };
+    let mut fields = json!({});
+    let mut other = None;
+    for entry in managers.iter().filter(|entry| is_status(entry)) {
+        merge(&mut fields, entry.fields_v1.as_ref().map_or(&json!({}), |fields| &fields.0));
+        if !is_ours(entry) {
+            other = Some(entry);
+        }
+    }
+    let like = managers.iter().find(|entry| is_ours(entry)).or(other)?;
+    other?;
+    let own = ManagedFieldsEntry {
+        manager: Some(ours.to_owned()),
+        operation: Some("Apply".to_owned()),
+        fields_v1: Some(FieldsV1(fields)),
+        ..like.clone()
+    };
+    Some(managers.iter().filter(|entry| !is_status(entry)).cloned().chain([own]).collect())
+}
+
+/// Adds the members of one set of fields (nested objects, FieldsV1) to another.
+fn merge(into: &mut serde_json::Value, from: &serde_json::Value) {
+    if let (Some(into), Some(from)) = (into.as_object_mut(), from.as_object()) {
+        for (key, value) in from {
+            merge(into.entry(key.clone()).or_insert_with(|| json!({})), value);
+        }
+    }
+}
+
 fn remember(memory: &Memory, uid: &str, golden: &GoldenName, work: impl FnOnce(&mut GoldenMemory)) {
     memory.with(uid, |image| work(image.golden(golden)));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::take_over;
+
+    fn entry(manager: &str, operation: &str, subresource: Option<&str>, fields: Value) -> Value {
+        let mut entry =
+            json!({ "manager": manager, "operation": operation, "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields });
+        if let Some(subresource) = subresource {
+            entry["subresource"] = subresource.into();
+        }
+        entry
+    }
+
+    #[test]
+    fn what_others_hold_of_the_status_becomes_ours_and_the_rest_stays_theirs() {
+        let ours = |fields| entry("us", "Apply", Some("status"), fields);
+        let theirs = |operation, fields| entry("kubectl-edit", operation, Some("status"), fields);
+        let spec = entry("helm", "Apply", None, json!({ "f:spec": { "f:source": {} } }));
+        for (managers, expected) in [
+            (vec![], None),
+            (vec![spec.clone(), ours(json!({ "f:status": { "f:a": {} } }))], None),
+            (
+                vec![
+                    spec.clone(),
+                    ours(json!({ "f:status": { "f:a": {} } })),
+                    theirs("Update", json!({ "f:status": { "f:a": { "f:b": {} } } })),
+                ],
+                Some(vec![spec.clone(), ours(json!({ "f:status": { "f:a": { "f:b": {} } } }))]),
+            ),
+            (vec![theirs("Apply", json!({ "f:status": { "f:c": {} } }))], Some(vec![ours(json!({ "f:status": { "f:c": {} } }))])),
+            (vec![entry("us", "Update", Some("status"), json!({ "f:status": {} }))], Some(vec![ours(json!({ "f:status": {} }))])),
+        ] {
+            let managers: Vec<_> = managers.into_iter().map(|entry| serde_json::from_value(entry).expect("entry")).collect();
+            assert_eq!(take_over(&managers, "us").map(|entries| json!(entries)), expected.map(|entries| json!(entries)));
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 mod apply;
 mod observe;
+mod secret;
 mod work;
 
 use std::{
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     act::{ActError, Hands},
+    consumers::Usage,
     index::Index,
     jobs::Jobs,
     memory::Memory,
@@ -34,7 +36,7 @@ use crate::{
     },
     source::Egress,
     spool::{Grant, Registry, Store},
-    world::Cluster,
+    world::{Cluster, ConsumerWatch},
 };
 
 /// What every replica has, leading or not.
@@ -43,6 +45,10 @@ pub struct Shared {
     pub settings: golden::Settings,
     /// What the cluster looks like.
     pub cluster: Cluster,
+    /// Who needs a golden.
+    pub consumers: ConsumerWatch,
+    /// How many use each image.
+    pub usage: Arc<Usage>,
     /// The namespace of the daemon.
     pub namespace: String,
     /// The namespace of the goldens.

@@ -137,8 +137,9 @@ async fn apply(
         }
         // The API server's schema and CEL hold what the parser holds; a policy may refuse too; a field manager's conflict
         // names the field. Fields and values are told in our own words: the message quotes values as they are, and a URL's query
-        // may be a secret.
-        Err(kube::Error::Api(status)) if !matches!(status.code, 429 | 503 | 504) => {
+        // may be a secret. What may pass by itself (an API server in trouble or short of rights, a write that met another) is
+        // tried again.
+        Err(kube::Error::Api(status)) if is_final(&status) => {
             let index =
                 list.entries.iter().flatten().find(|entry| entry.name.as_str() == name).map(|entry| entry.index).unwrap_or_default();
             let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
@@ -152,6 +153,18 @@ async fn apply(
             Ok(Some(format!("images[{index}] ({name}): refused by the API server ({}): {about}", status.code)))
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Whether the API server would refuse the same entry again: its schema, CEL or a policy does, or a person holds a field (that
+/// conflict names the field; one of two writes that met names none). A right that is missing may be there soon: RBAC's own
+/// objects come late when a release is installed, and after a restart of the API server.
+fn is_final(status: &kube::core::Status) -> bool {
+    match status.code {
+        400 | 422 => true,
+        403 => !status.message.contains(" cannot patch resource "),
+        409 => status.details.as_ref().is_some_and(|details| !details.causes.is_empty()),
+        _ => false,
     }
 }
 

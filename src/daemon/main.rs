@@ -7,17 +7,18 @@ use std::{
     time::Duration,
 };
 
-use kube::Api;
+use kube::{Api, Client};
 use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    LogFormat, RunArguments, Settings,
+    LogFormat, Role, RunArguments, Settings,
     act::Hands,
+    admit, consumers,
     controller::{Shared, Term},
-    endpoints,
+    crd, endpoints,
     index::Index,
-    list,
+    list, webhooks,
 };
 use crate::{
     api::{ConditionType, GoldenImage, GoldenImageStatus, is_true},
@@ -38,7 +39,7 @@ use crate::{
 };
 
 /// How long tasks may take to end.
-const GRACE: Duration = Duration::from_secs(25);
+pub(super) const GRACE: Duration = Duration::from_secs(25);
 
 /// Runs the daemon to its end.
 pub fn main(arguments: RunArguments) -> ExitCode {
@@ -85,7 +86,7 @@ fn start_log(arguments: &RunArguments) -> Result<(), String> {
 
 /// Why the daemon could not begin, or had to end.
 #[derive(Debug, thiserror::Error)]
-enum Fatal {
+pub(super) enum Fatal {
     #[error("no cluster: {0}")]
     Config(String),
     #[error(transparent)]
@@ -108,14 +109,21 @@ enum Fatal {
     Other(String),
 }
 
+/// Takes a port.
+pub(super) async fn listen(address: SocketAddr) -> Result<TcpListener, Fatal> {
+    TcpListener::bind(address).await.map_err(|error| Fatal::Listen(address, error))
+}
+
 async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fatal> {
+    if arguments.role == Role::Admission {
+        return admit::run(arguments, settings).await;
+    }
     let config = kube::Config::infer().await.map_err(|error| Fatal::Config(error.to_string()))?;
     let reader = client::reader(&config)?;
     let metrics = Arc::new(Metrics::new());
     let health = Health::new();
     let mut supervisor = Supervisor::new();
 
-    let listen = |address: SocketAddr| async move { TcpListener::bind(address).await.map_err(|error| Fatal::Listen(address, error)) };
     let (health_listener, metrics_listener) = (listen(arguments.health_listen).await?, listen(arguments.metrics_listen).await?);
     let spool_listener = std::net::TcpListener::bind(arguments.spool_listen)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
@@ -135,13 +143,15 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     let list_changed = Arc::new(Notify::new());
     let index: Arc<Index> = Arc::default();
     let cluster = cluster(&queue, &list_changed, &index);
-    let consumers = ConsumerWatch::new(&arguments.catalog_namespace, WatchSettings::default());
+    let ledger = ConsumerWatch::new(&arguments.catalog_namespace, WatchSettings::default());
     let (recorder, publisher) = events::recorder(reader.clone(), "cozystack.io/golden-catalog", &identity, Arc::clone(&metrics));
     let spool_url = arguments.spool_url()?;
     let spool_host = spool_url.url().host_str().unwrap_or_default().to_owned();
     let shared = Arc::new(Shared {
         settings: settings.golden(),
         cluster: cluster.clone(),
+        consumers: ledger.clone(),
+        usage: Arc::new(consumers::Usage::new(settings.consumers())),
         namespace: arguments.namespace.clone(),
         catalog: arguments.catalog_namespace.clone(),
         spool_host: spool_host.clone(),
@@ -158,8 +168,9 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     });
 
     let mut pulses = Vec::new();
-    let own = cluster.watches(&reader, &arguments.namespace, &arguments.catalog_namespace, WatchSettings::default());
-    for watch in own.into_iter().chain(consumers.watches(&reader, WatchSettings::default())) {
+    let watching = WatchSettings { limit: settings.watch_limit, ..WatchSettings::default() };
+    let own = cluster.watches(&reader, &arguments.namespace, &arguments.catalog_namespace, watching);
+    for watch in own.into_iter().chain(ledger.watches(&reader, watching)) {
         let pulse = watch.pulse.clone();
         pulses.push(pulse.clone());
         health.add(Probe::Live, &format!("watch {}", pulse.kind()), {
@@ -175,16 +186,29 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
             Ok::<_, String>(())
         });
     }
+    let scraped = ledger.clone();
     metrics.on_scrape(move |metrics| {
         for pulse in &pulses {
             metrics.watch(pulse.kind(), pulse.sample(std::time::Instant::now()));
         }
-        let ledger = consumers.read();
-        metrics.ledger(ledger.len(), ledger.heap_bytes(), ledger.known(&crate::world::ledger::Kind::ALL).is_ok());
+        let held = scraped.read();
+        metrics.ledger(held.len(), held.heap_bytes(), held.known(&crate::world::ledger::Kind::ALL).is_ok());
     });
     health.add(Probe::Ready, "caches", {
         let cluster = cluster.clone();
         move || cluster.unknown().map_or(Ok(()), |kind| Err(format!("{kind} are not synced yet")))
+    });
+    let (crd_seen, crd) = tokio::sync::watch::channel(None);
+    supervisor.spawn("our CRD", Stage::Work, {
+        let reader = reader.clone();
+        |stop| async move {
+            crd::follow(reader, crd_seen, stop).await;
+            Ok::<_, String>(())
+        }
+    });
+    health.add(Probe::Ready, "CRD", {
+        let crd = crd.clone();
+        move || crd.borrow().as_ref().map_or_else(|| Err("our CRD is not seen yet".to_owned()), crd::Live::usable)
     });
     let failed = supervisor.failed();
     health.add(Probe::Live, "tasks", move || failed.get().map_or(Ok(()), |why| Err(why.clone())));
@@ -217,9 +241,29 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         };
         move |stop| async move { keeper.run(&config, Some(leadership), importing, stop).await }
     });
+    let webhook = Resolver::new();
+    supervisor.spawn("webhook certificate", Stage::Work, {
+        let (keeper, config, leadership) = (admit::keeper(&arguments, &webhook), config.clone(), leadership.clone());
+        move |stop| async move { keeper.run(&config, Some(leadership), || false, stop).await }
+    });
+    if arguments.role == Role::All {
+        admit::start(&mut supervisor, &config, &arguments, &settings, ledger.clone(), &metrics, &health, &webhook)?;
+    }
     supervisor.spawn("leader", Stage::Work, {
-        let leader =
-            Leader { config, shared, leadership, resolver, spool_url, arguments, hold: settings.importer_hold, list_changed, store };
+        let leader = Leader {
+            config,
+            shared,
+            leadership,
+            resolver,
+            webhook,
+            spool_url,
+            arguments,
+            hold: settings.importer_hold,
+            list_changed,
+            store,
+            crd,
+            crd_upgrade: settings.crd_upgrade,
+        };
         move |stop| leader.run(spool_listener, stop)
     });
 
@@ -251,10 +295,20 @@ fn cluster(queue: &Arc<Queue<String>>, list_changed: &Arc<Notify>, index: &Arc<I
                 }
                 not_ready(cluster).into_iter().for_each(|name| queue.add(name));
             }
+            Changed::Secret(name) => naming(cluster, &name).into_iter().for_each(|image| queue.add(image)),
         }
     });
     let _ = known.set(cluster.clone());
     cluster
+}
+
+/// The images that name this Secret.
+fn naming(cluster: &Cluster, secret: &str) -> Vec<String> {
+    use kube::ResourceExt as _;
+    let images = cluster.images.all();
+    let names =
+        |image: &&Arc<crate::api::GoldenImage>| image.spec.credentials_secret_ref.as_ref().is_some_and(|named| named.name == secret);
+    images.iter().filter(names).map(|image| image.name_any()).collect()
 }
 
 fn not_ready(cluster: &Cluster) -> Vec<String> {
@@ -287,11 +341,14 @@ struct Leader {
     shared: Arc<Shared>,
     leadership: Leadership,
     resolver: Arc<Resolver>,
+    webhook: Arc<Resolver>,
     spool_url: crate::model::HttpUrl,
     arguments: RunArguments,
     hold: Duration,
     list_changed: Arc<Notify>,
     store: Store,
+    crd: crd::Seen,
+    crd_upgrade: bool,
 }
 
 impl Leader {
@@ -327,6 +384,28 @@ impl Leader {
 
     async fn lead(&self, claim: &Claim, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
         let writer = client::writer(&self.config, claim)?;
+        let upgrade = async {
+            if self.crd_upgrade {
+                crd::keep(writer.clone(), self.crd.clone(), stop.clone()).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = upgrade => Ok(()),
+            outcome = self.work(writer.clone(), listener, stop.clone()) => outcome,
+        }
+    }
+
+    /// What a leader does once it can: with a CRD that lacks fields, what is written there would be lost.
+    async fn work(&self, writer: Client, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
+        let mut seen = self.crd.clone();
+        tokio::select! { () = stop.cancelled() => return Ok(()), () = async { drop(seen.wait_for(Option::is_some).await) } => {} }
+        let usable = seen.borrow().as_ref().map(crd::Live::usable);
+        if let Some(Err(why)) = usable {
+            let turned_off = if self.crd_upgrade { "" } else { " (`crdUpgrade` is off: install the CRD of this release by hand)" };
+            tracing::warn!("{why}{turned_off}; waiting for it");
+        }
+        tokio::select! { () = stop.cancelled() => return Ok(()), () = crd::usable(&mut seen) => {} }
         let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(writer.clone(), &self.arguments.namespace);
         let key = certs::KeptSpoolKey::obtain(&secrets, certs::SPOOL_KEY).await?;
         let key = SpoolKey::from_bytes(key.as_bytes()).map_err(|error| Fatal::Other(error.to_string()))?;
@@ -350,11 +429,13 @@ impl Leader {
         let server = spool::server::serve(listener, tls, registry.clone(), self.store.clone(), settings, stop.clone());
         let wake = wake_on_spool(&registry, &self.store, Arc::clone(&self.shared), stop.clone());
         let endpoints = endpoints::keep(writer.clone(), &self.arguments, stop.clone());
+        let consumers = consumers::run(Arc::clone(&self.shared), writer.clone(), stop.clone());
+        let webhooks = webhooks::keep(writer.clone(), &self.arguments.namespace, Arc::clone(&self.webhook), stop.clone());
         let listing = list::run(Arc::clone(&self.shared), writer, Arc::clone(&self.list_changed), stop.clone());
         tokio::select! {
             outcome = server => outcome.map_err(|error| Fatal::Other(format!("the spool's server: {error}")))?,
-            outcome = endpoints => outcome?,
-            () = async { tokio::join!(term.run(stop.clone()), listing, wake); } => {},
+            () = endpoints => {},
+            () = async { tokio::join!(term.run(stop.clone()), listing, wake, consumers, webhooks); } => {},
         }
         Ok(())
     }

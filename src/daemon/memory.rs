@@ -42,8 +42,8 @@ pub struct ImageMemory {
 pub struct GoldenMemory {
     /// What the spool was told.
     pub grant: GrantView,
-    /// The attempt and restart count for which the header Secret was written.
-    pub headers_written: Option<(i32, i64)>,
+    /// The attempt, restart count and stretch without a move for which the header Secret was written.
+    pub headers_written: Option<(i32, i64, u64)>,
     /// The header Secret's UID, while it stands.
     secret: Option<String>,
     /// Why the API server, when last asked, did not take an object of this golden.
@@ -52,8 +52,8 @@ pub struct GoldenMemory {
     created: Option<(Instant, DataVolumeView)>,
     /// The UID of a DataVolume we deleted that the watch may still show as well.
     deleted: Option<String>,
-    /// The DataVolume, the most that its import has reached, and when it did.
-    moved: Option<(String, u8, Timestamp)>,
+    /// The DataVolume, the most that its import has reached, and when it did: by the clock that does not jump.
+    moved: Option<(String, u8, Instant)>,
 }
 
 /// How long the watch is given to show what was created. After that a missing DataVolume is missing.
@@ -120,8 +120,8 @@ impl ImageMemory {
 }
 
 impl GoldenMemory {
-    /// Remembers that the header Secret with this UID was written for an attempt and restart count.
-    pub fn headers_written(&mut self, secret: String, mark: (i32, i64)) {
+    /// Remembers that the header Secret with this UID was written for an attempt, restart count and stretch without a move.
+    pub fn headers_written(&mut self, secret: String, mark: (i32, i64, u64)) {
         self.headers_written = Some(mark);
         self.secret = Some(secret).filter(|uid| !uid.is_empty());
     }
@@ -168,9 +168,12 @@ impl GoldenMemory {
     /// When the import of this DataVolume last got further than ever before.
     pub fn moved(&mut self, volume: &str, percent: u8, now: Timestamp) -> Timestamp {
         match &self.moved {
-            Some((known, best, since)) if *known == volume && *best >= percent => *since,
+            Some((known, best, since)) if *known == volume && *best >= percent => {
+                let ago = k8s_openapi::jiff::SignedDuration::try_from(since.elapsed()).unwrap_or_default();
+                now.checked_sub(ago).unwrap_or(now)
+            }
             _ => {
-                self.moved = Some((volume.to_owned(), percent, now));
+                self.moved = Some((volume.to_owned(), percent, Instant::now()));
                 now
             }
         }

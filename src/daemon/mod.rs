@@ -1,7 +1,10 @@
 //! The daemon put together: settings, roles, and what each role does.
 
 mod act;
+mod admit;
+mod consumers;
 mod controller;
+mod crd;
 mod endpoints;
 mod index;
 mod jobs;
@@ -9,6 +12,8 @@ mod list;
 mod main;
 mod memory;
 mod settings;
+mod webhooks;
 
+pub use consumers::ConsumerSettings;
 pub use main::main;
 pub use settings::{LeaseSettings, LogFormat, Role, RunArguments, Settings, SettingsError};

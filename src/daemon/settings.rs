@@ -13,6 +13,7 @@ use crate::{
     golden,
     model::{DiskSize, HttpUrl},
     source::{EgressSettings, ProxySettings},
+    world::WatchSettings,
 };
 
 /// Which of the two roles a process has.
@@ -68,6 +69,12 @@ pub struct RunArguments {
     /// The URL under which importers reach the spool. Default: the Service `golden-catalog-spool` of this namespace.
     #[arg(long)]
     pub spool_url: Option<String>,
+    /// Where the webhook listens for the API server, in the roles `admission` and `all`.
+    #[arg(long, default_value = "0.0.0.0:9443")]
+    pub webhook_listen: SocketAddr,
+    /// The host under which the API server reaches the webhook. Default: the Service `golden-catalog-admission` of this namespace.
+    #[arg(long)]
+    pub webhook_host: Option<String>,
     /// Where metrics are served.
     #[arg(long, default_value = "0.0.0.0:8080")]
     pub metrics_listen: SocketAddr,
@@ -129,12 +136,28 @@ pub struct Settings {
     /// How often upstream is asked whether it serves other bytes (R6).
     #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub upstream_check: Duration,
+    /// How long a watch may hear nothing from the API server before liveness fails.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub watch_limit: Duration,
     /// How much of the spool's volume may be used, by allocated bytes.
     pub spool_size: DiskSize,
     /// The largest disk, as a guest sees it.
     pub largest_disk: DiskSize,
     /// How many images are worked on at once.
     pub workers: usize,
+    /// Whether the leader brings our CRD forward to its own release. Off, a field that is missing is reported, and the daemon
+    /// is not ready.
+    pub crd_upgrade: bool,
+    /// The least time between two writes of one image's consumer counts.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub consumers_interval: Duration,
+    /// Marks written on consumers' disks a second (R25).
+    pub backfill_rate: u32,
+    /// How long a clone may stand still before it is told.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub stuck_clone: Duration,
+    /// Classes whose finished clones do not depend on their golden, by the hoster's word (`docs/consumers.md`).
+    pub independent_classes: std::collections::BTreeSet<String>,
     /// The Lease's times.
     pub lease: LeaseSettings,
     /// How upstreams are reached.
@@ -165,6 +188,7 @@ impl Default for LeaseSettings {
 impl Default for Settings {
     fn default() -> Self {
         let golden = golden::Settings::default();
+        let consumers = super::ConsumerSettings::default();
         let gib = |n: u64| DiskSize::from_bytes(n << 30).unwrap_or_else(|| unreachable!("a constant above zero"));
         Self {
             max_concurrent_imports: 3,
@@ -181,9 +205,15 @@ impl Default for Settings {
             import_quiet: golden.import_quiet,
             importer_hold: Duration::from_secs(300),
             upstream_check: golden.upstream_check,
+            watch_limit: WatchSettings::default().limit,
             spool_size: gib(64),
             largest_disk: gib(1024),
             workers: 8,
+            crd_upgrade: true,
+            consumers_interval: consumers.interval,
+            backfill_rate: consumers.marks_per_second,
+            stuck_clone: consumers.stuck_clone,
+            independent_classes: consumers.independent_classes,
             lease: LeaseSettings::default(),
             egress: EgressSettings::default(),
         }
@@ -191,6 +221,16 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// What bounds the work for consumers.
+    pub fn consumers(&self) -> super::ConsumerSettings {
+        super::ConsumerSettings {
+            interval: self.consumers_interval,
+            marks_per_second: self.backfill_rate,
+            stuck_clone: self.stuck_clone,
+            independent_classes: self.independent_classes.clone(),
+        }
+    }
+
     /// What decisions depend on.
     pub fn golden(&self) -> golden::Settings {
         golden::Settings {
@@ -203,6 +243,7 @@ impl Settings {
             import_deadline: self.import_deadline,
             import_quiet: self.import_quiet,
             upstream_check: self.upstream_check,
+            ..golden::Settings::default()
         }
     }
 }
@@ -236,12 +277,6 @@ impl RunArguments {
             Some(path) => read(path)?,
             None => Settings::default(),
         };
-        if self.role != Role::Controller {
-            return Err(SettingsError::Value {
-                field: "--role",
-                problem: "must be `controller`: the admission role is not built yet".into(),
-            });
-        }
         settings.spool_size = self.spool_size.unwrap_or(settings.spool_size);
         settings.egress.allow_loopback |= self.egress_allow_loopback;
         settings.egress.resolver = self.resolver.or(settings.egress.resolver);
@@ -255,6 +290,7 @@ impl RunArguments {
         positive("maxConcurrentImports", settings.max_concurrent_imports)?;
         positive("maxConcurrentFetches", settings.max_concurrent_fetches)?;
         positive("workers", settings.workers)?;
+        positive("backfillRate", usize::try_from(settings.backfill_rate).unwrap_or(0))?;
         positive("fetchAttempts", usize::try_from(settings.fetch_attempts).unwrap_or(0))?;
         positive("importAttempts", usize::try_from(settings.import_attempts).unwrap_or(0))?;
         if settings.backoff_min > settings.backoff_max {
@@ -266,6 +302,11 @@ impl RunArguments {
         }
         self.spool_url()?;
         Ok(settings)
+    }
+
+    /// The host under which the API server reaches the webhook, for its certificate.
+    pub fn webhook_host(&self) -> String {
+        self.webhook_host.clone().unwrap_or_else(|| format!("golden-catalog-admission.{}.svc", self.namespace))
     }
 
     /// The URL under which importers reach the spool.

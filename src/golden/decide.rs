@@ -6,10 +6,10 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{Observed, Settings, fetch, summary, target};
 use crate::{
-    api::{GoldenImageStatus, OperatingSystemStatus},
+    api::{GoldenImageStatus, OperatingSystemStatus, VirtualMachineDefaultsSpec},
     catalog::Listing,
-    model::{ClassName, Digest, DiskSize, GoldenName, Identity, Image, SchematicId, VolumeMode},
-    rules::{Reason, duplicate_message},
+    model::{ClassName, Digest, DiskSize, GoldenName, Identity, Image, SchematicId, VirtualMachineDefaults, VolumeMode},
+    rules::{Reason, access, duplicate_message},
 };
 
 /// What is to be done for one image.
@@ -88,7 +88,7 @@ pub enum Action {
         /// The disk.
         disk: Digest,
         /// The attempt and restart count it is written for.
-        mark: (i32, i64),
+        mark: (i32, i64, u64),
     },
     /// Delete the header Secret.
     DeleteHeaders {
@@ -113,6 +113,15 @@ pub enum Action {
         /// The UID of the DataVolume that controls it, if there is one.
         volume_uid: Option<String>,
     },
+    /// Write our marks, and that Helm keeps it, on what is taken over as it is (R5).
+    Adopt {
+        /// The golden.
+        golden: GoldenName,
+        /// The PVC's UID.
+        claim_uid: String,
+        /// The DataVolume's UID, where there is one.
+        volume_uid: Option<String>,
+    },
     /// Ask upstream whether it serves other bytes now.
     CheckUpstream,
 }
@@ -126,7 +135,8 @@ impl Action {
             | Self::WriteHeaders { golden, .. }
             | Self::DeleteHeaders { golden }
             | Self::DeleteVolume { golden, .. }
-            | Self::Mark { golden, .. } => Some(golden),
+            | Self::Mark { golden, .. }
+            | Self::Adopt { golden, .. } => Some(golden),
             Self::CreateVolume(order) => Some(&order.golden),
             Self::ResolveSchematic | Self::Fetch { .. } | Self::CancelFetch | Self::CheckUpstream => None,
         }
@@ -156,6 +166,8 @@ pub struct ImportOrder {
     pub schematic_id: Option<SchematicId>,
     /// The artifact's digest.
     pub artifact: Option<Digest>,
+    /// What virtual machines get.
+    pub defaults: VirtualMachineDefaults,
 }
 
 /// A decision in the making: the next status, the actions, and the earliest wake-up.
@@ -180,6 +192,12 @@ impl Draft<'_> {
 
     pub(super) fn wake_at(&mut self, at: Timestamp) {
         self.wake = Some(self.wake.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// The time on record before which nothing may be tried, where that is to come. One that lies further ahead than the
+    /// longest wait that is ever written was written by a clock that was ahead, and is over.
+    pub(super) fn not_before(&self, at: &Time, longest: Duration) -> Option<Timestamp> {
+        (at.0 > self.now && at.0 <= after(self.now, longest + Duration::from_secs(1))).then_some(at.0)
     }
 
     /// Whether the disk's digest may never change again: a golden was made from it.
@@ -236,7 +254,7 @@ fn retry_mark(value: Option<&String>) -> Option<String> {
 fn decide_unbounded(observed: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     let image = match &observed.image {
         Ok(image) => image,
-        Err(errors) => return summary::not_accepted(observed, now, Reason::InvalidEntry, &errors.to_string()),
+        Err(errors) => return summary::not_accepted(observed, now, errors.reason(), &errors.to_string()),
     };
     let mut draft = begin(observed, settings, image, now);
 
@@ -248,6 +266,10 @@ fn decide_unbounded(observed: &Observed, settings: &Settings, now: Timestamp) ->
             Reason::DuplicateIdentity,
             &duplicate_message(&observed.metadata.name, first, identity),
         );
+    }
+
+    if let Some(message) = access::held_back(image, settings.access_is_enforced) {
+        return summary::not_accepted(observed, now, Reason::AccessNotEnforced, &message);
     }
 
     let states = target::progress(&mut draft);
@@ -290,7 +312,12 @@ fn begin<'a>(observed: &'a Observed, settings: &'a Settings, image: &'a Image, n
         family: os.family.clone(),
         name: os.name.clone(),
         version: os.version.clone(),
+        kubernetes_version: os.kubernetes_version.as_ref().map(ToString::to_string),
     });
+    let from_image = observed.spooled.as_ref().and_then(|spooled| spooled.container.as_ref()).map(|container| container.defaults.clone());
+    let known = from_image.or_else(|| status.defaults.as_ref().map(VirtualMachineDefaultsSpec::facts)).unwrap_or_default();
+    let defaults = image.defaults.or(&known);
+    status.defaults = (!defaults.is_empty()).then(|| defaults.into());
     Draft {
         observed,
         settings,

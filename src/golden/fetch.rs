@@ -12,6 +12,7 @@ use crate::{
     api::{ArtifactStatus, DiskStatus, FetchStatus, LastFailure},
     model::{Schematic, Source},
     rules::Reason,
+    run::backoff::Backoff,
 };
 
 /// How the artifact stands.
@@ -54,7 +55,11 @@ pub(super) fn progress(draft: &mut Draft<'_>, states: &[TargetState]) -> FetchSt
     if let Reference::Missing(what) = &draft.observed.ca {
         return FetchState::Failed { reason: Reason::ReferenceNotFound, message: format!("{what} does not exist."), terminal: false };
     }
+    if let Reference::Missing(what) = &draft.observed.credentials.reference {
+        return FetchState::Failed { reason: Reason::ReferenceNotFound, message: format!("{what} does not exist."), terminal: false };
+    }
     let mut fetch = draft.status.fetch.clone().unwrap_or_default();
+    other_credentials(draft, &mut fetch);
     let state = match &draft.observed.fetch {
         FetchView::Running { percent } => {
             fetch.started_time.get_or_insert_with(|| whole_seconds(draft.now));
@@ -97,14 +102,32 @@ fn record_spooled(draft: &mut Draft<'_>) -> Option<FetchState> {
         resolved_url: spooled.resolved_url.clone(),
         etag: spooled.etag.clone(),
         resolved_time: spooled.resolved_time.map(whole_seconds),
+        index_digest: spooled.container.as_ref().and_then(|container| container.index).map(|digest| digest.to_string()),
+        manifest_digest: spooled.container.as_ref().map(|container| container.manifest.to_string()),
     });
     draft.status.disk = Some(DiskStatus { digest: spooled.disk_digest.to_string(), virtual_size: spooled.virtual_size.to_string() });
     draft.status.fetch = None;
     Some(FetchState::Done)
 }
 
+/// What was refused with the credentials that the Secret held before is tried at once with those that it holds now.
+fn other_credentials(draft: &Draft<'_>, fetch: &mut FetchStatus) {
+    let now = &draft.observed.credentials.version;
+    if now.is_none() || *now == fetch.credentials_version || fetch.started_time.is_some() {
+        return;
+    }
+    let about_them = fetch.last_failure.as_ref().and_then(|failure| failure.reason.parse().ok()).is_some_and(|reason| {
+        matches!(reason, Reason::Unauthorized | Reason::Forbidden | Reason::NotFound | Reason::RateLimited | Reason::ReferenceNotFound)
+    });
+    if about_them {
+        (fetch.attempts, fetch.next_attempt_time, fetch.failing_since) = (0, None, None);
+    }
+}
+
 fn begin(draft: &mut Draft<'_>, fetch: &mut FetchStatus, counts: bool) -> FetchState {
-    if let Some(at) = fetch.next_attempt_time.as_ref().map(|at| at.0).filter(|at| *at > draft.now) {
+    let settings = draft.settings;
+    let longest = settings.terminal_interval.max(settings.not_found_interval).max(settings.backoff.1).max(Backoff::LONGEST_RETRY_AFTER);
+    if let Some(at) = fetch.next_attempt_time.as_ref().and_then(|at| draft.not_before(at, longest)) {
         draft.wake_at(at);
         return failed(draft, fetch);
     }
@@ -117,6 +140,7 @@ fn begin(draft: &mut Draft<'_>, fetch: &mut FetchStatus, counts: bool) -> FetchS
         fetch.attempts = fetch.attempts.saturating_add(1);
     }
     fetch.started_time = Some(draft.now());
+    fetch.credentials_version.clone_from(&draft.observed.credentials.version);
     fetch.next_attempt_time = None;
     fetch.progress_percent = None;
     let document = matches!(&draft.image.source, Source::TalosFactory(talos) if matches!(talos.schematic, Schematic::Document(_)));
@@ -157,7 +181,7 @@ fn record_failure(draft: &mut Draft<'_>, fetch: &mut FetchStatus, reason: Reason
     } else {
         backoff(draft, fetch.attempts.max(1))
     };
-    let next = after(draft.now, delay.max(retry_after.unwrap_or_default()));
+    let next = after(draft.now, delay.max(retry_after.unwrap_or_default().min(Backoff::LONGEST_RETRY_AFTER)));
     fetch.next_attempt_time = Some(whole_seconds(next));
     draft.wake_at(next);
 }

@@ -8,7 +8,7 @@ use super::{
     target::TargetState,
 };
 use crate::{
-    api::{ConditionType, DiskStatus, LastFailure, TargetStatus, find_condition},
+    api::{ConditionType, DiskStatus, LastFailure, TargetStatus, VirtualMachineDefaultsSpec, find_condition},
     model::{ClassName, Digest, DiskSize, GoldenName, Target, VolumeMode},
     rules::{
         ImportFacts, Reason,
@@ -45,7 +45,8 @@ fn sibling<'a>(draft: &Draft<'a>, golden: &GoldenName) -> Option<(GoldenName, &'
         let stands = claim.uid == *uid && claim.bound && !claim.terminating && !claim.lost && status.started_time.is_none();
         let volume = view.golden.volume.as_ref();
         let is_whole = volume.is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating);
-        (stands && is_whole && name != *golden).then_some((name, claim))
+        // What an adopted golden holds was never verified: no digest may vouch for a copy of it.
+        (stands && is_whole && name != *golden && status.adopted != Some(true)).then_some((name, claim))
     })
 }
 
@@ -82,7 +83,7 @@ pub(super) fn start(
         Ok(modes) => modes,
         Err(error) => return TargetState::trouble(Reason::ModesUnknown, error.to_string()),
     };
-    let waiting_until = status.next_attempt_time.as_ref().map(|at| at.0).filter(|at| *at > draft.now);
+    let waiting_until = status.next_attempt_time.as_ref().and_then(|at| draft.not_before(at, draft.settings.backoff.1));
     if let Some(at) = waiting_until {
         draft.wake_at(at);
         return with_disk(failed_before(status, draft.settings.import_attempts));
@@ -116,7 +117,7 @@ pub(super) fn start(
     let state = match &copies {
         None => {
             serve(draft, golden, view, disk, true);
-            draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark: (status.attempts, 0) });
+            draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark: (status.attempts, 0, 0) });
             TargetState::working(Reason::Importing, "The import begins.")
         }
         Some(source) => TargetState::working(Reason::Copying, format!("The copy from the golden {source} begins.")),
@@ -132,6 +133,7 @@ pub(super) fn start(
         identity,
         schematic_id: draft.schematic_id.clone(),
         artifact,
+        defaults: draft.status.defaults.as_ref().map(VirtualMachineDefaultsSpec::facts).unwrap_or_default(),
     })));
     let Some((reason, message)) = view.golden.refused.clone() else { return with_disk(state) };
     // Asked again until the deadline, which ends the attempt as it ends one that CDI makes nothing of.
@@ -252,14 +254,22 @@ pub(super) fn running(
         .with_disk();
     }
     let is_copy = volume.copies.is_some();
+    // Another key of the spool, or another object of the image's name, means another path: nobody answers at the former one,
+    // and a DataVolume's source cannot be changed.
+    if let (false, Some(asked), Some(served)) = (is_copy, &volume.path, &view.golden.path)
+        && asked != served
+    {
+        draft.after.push(Action::DeleteVolume { golden: golden.clone(), uid: volume.uid.clone() });
+        return TargetState::working(
+            Reason::Importing,
+            "The spool has another address for this golden now; the unfinished import is begun anew.",
+        )
+        .with_disk();
+    }
     let with_disk = |state: TargetState| TargetState { needs_disk: !is_copy, ..state };
     if let Some(disk) = disk.filter(|_| !is_copy) {
         let ready = spooled_disk(draft).is_some_and(|(spooled, _)| spooled == disk);
         serve(draft, golden, view, disk, ready);
-        let mark = (status.attempts, volume.restarts);
-        if view.golden.headers_written != Some(mark) {
-            draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark });
-        }
     }
     let step = volume.percent.map(|percent| i32::from(percent.min(100)) / 10 * 10);
     let further = step.filter(|step| status.progress_percent.unwrap_or(-1) < *step);
@@ -267,11 +277,21 @@ pub(super) fn running(
         status.progress_percent = Some(step);
         status.progress_time = Some(draft.now());
     }
-    let moved = [view.golden.moved, status.progress_time.as_ref().map(|at| at.0), status.started_time.as_ref().map(|at| at.0)]
-        .into_iter()
-        .flatten()
-        .max()
-        .unwrap_or(draft.now);
+    // What this process saw is counted by a clock that does not jump; what is on record is of another time, perhaps of a
+    // clock that was ahead.
+    let recorded = [&status.progress_time, &status.started_time].into_iter().flatten().map(|at| at.0).max();
+    let moved = view.golden.moved.or(recorded).unwrap_or(draft.now).min(draft.now);
+    if let Some(disk) = disk.filter(|_| !is_copy) {
+        // Written once for each importer; and while nothing moves now and then again, since whoever deleted the Secret or the
+        // CA leaves a pod that cannot start, and Secrets of this namespace we may not read.
+        let pause = (draft.settings.import_deadline / 5).max(std::time::Duration::from_secs(1));
+        let still = draft.now.duration_since(moved).unsigned_abs().as_secs() / pause.as_secs().max(1);
+        let mark = (status.attempts, volume.restarts, still);
+        if view.golden.headers_written != Some(mark) {
+            draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark });
+        }
+        draft.wake_at(after(moved, pause.saturating_mul(u32::try_from(still + 1).unwrap_or(u32::MAX))));
+    }
     let quiet = after(moved, draft.settings.import_quiet);
     let facts = ImportFacts {
         phase: &volume.phase,
@@ -400,6 +420,8 @@ pub(super) fn succeeded(
     if !claim.access_modes.is_empty() {
         status.access_modes.clone_from(&claim.access_modes);
     }
+    // Ours by its marks, which say nothing of its bytes: it was adopted before.
+    status.adopted = (draft.status.disk.is_none() && claim.disk_digest.is_none()).then_some(true);
     // A status that was lost or cleared by hand: what the golden itself says of its disk is as good, and freezes it again.
     if draft.status.disk.is_none()
         && let (Some(digest), Some(size)) = (&claim.disk_digest, claim.request)

@@ -21,6 +21,8 @@ pub mod managers {
     pub const STATUS: &str = "golden-catalog/status";
     /// Marks on goldens and consumers.
     pub const MARKS: &str = "golden-catalog/marks";
+    /// CA and owner of the webhook configurations.
+    pub const WEBHOOKS: &str = "golden-catalog/webhooks";
 }
 
 /// The marks of a golden's DataVolume and PVC.
@@ -48,7 +50,9 @@ pub fn marks_of(image: &Image, order: &ImportOrder) -> marks::Marks {
         storage_class: Some(order.class.as_str()),
         minimum_size: Some(order.size),
         description: image.description.as_deref(),
-        ..marks::GoldenMarks::default()
+        kubernetes_version: os.kubernetes_version.as_ref().map(crate::model::KubernetesVersion::as_str),
+        default_instancetype: order.defaults.instancetype.as_deref(),
+        default_preference: order.defaults.preference.as_deref(),
     })
 }
 

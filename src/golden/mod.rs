@@ -3,6 +3,7 @@
 //! [`decide`] is pure: what was observed, the settings and the time give a status, actions and a wake-up. It reads like the
 //! life of an image. Applied once, it gives no actions. `observe` and `act` are the edges.
 
+mod adopt;
 mod decide;
 mod fetch;
 mod import;
@@ -17,11 +18,14 @@ mod summary;
 mod target;
 #[cfg(test)]
 mod tests;
+mod usage;
 
+pub use adopt::{Asked, marks_of as adopted_marks, stranger, wanted};
 pub use decide::{Action, Decision, ImportOrder, Note, Wants, decide};
 pub use observed::{
-    ClaimView, ClassChoice, ClassFound, DataVolumeView, FetchView, GoldenView, GrantView, Metadata, Observed, ObservedTarget, Permits,
-    Reference, Settings, SpooledView, UpstreamView,
+    ClaimView, ClassChoice, ClassFound, CredentialsView, DataVolumeView, FetchView, GoldenView, GrantView, Metadata, Observed,
+    ObservedTarget, Permits, Reference, Settings, SpooledView, UpstreamView,
 };
 pub use pacer::{Pacer, Turn};
 pub use queue::Queue;
+pub use usage::UsageView;

@@ -41,7 +41,7 @@ pub struct Storage {
 impl Storage {
     /// As the stores have it now.
     pub fn of(cluster: &Cluster) -> Self {
-        let classes: Classes = cluster.classes.all().iter().map(|class| (class.name.clone(), (**class).clone())).collect();
+        let classes = classes(cluster);
         let config = cluster.cdi_config.get("", CDI_CONFIG);
         let scratch = config.as_ref().and_then(|config| config.status.read()?.scratch_space_storage_class.clone());
         let strategy = |cdi: &std::sync::Arc<Cdi>| cdi.spec.read()?.clone_strategy_override.clone();
@@ -58,6 +58,11 @@ impl Storage {
 
 /// The name of CDI's one CDIConfig.
 const CDI_CONFIG: &str = "config";
+
+/// The cluster's StorageClasses as rules read them.
+pub fn classes(cluster: &Cluster) -> Classes {
+    cluster.classes.all().iter().map(|class| (class.name.clone(), (**class).clone())).collect()
+}
 
 /// The class of one target: the recorded one if a golden was begun, else as CDI would choose now.
 pub fn class_choice(
@@ -133,8 +138,10 @@ pub fn target(
     let identity = image.identity(schematic_id.as_ref()).map(|identity| identity.to_string());
     let mut view = GoldenView::default();
     if let Some(golden) = golden.clone() {
-        view.volume = cluster.volumes.get(catalog, &golden).map(|volume| volume_view(&volume, &image.name, identity.as_deref()));
-        view.claim = cluster.claims.get(catalog, &golden).map(|claim| claim_view(&claim, &image.name, identity.as_deref()));
+        let (volume, claim) = (cluster.volumes.get(catalog, &golden), cluster.claims.get(catalog, &golden));
+        view.stranger = (volume.is_some() || claim.is_some()).then(|| super::adopt::stranger(volume.as_deref(), claim.as_deref()));
+        view.volume = volume.map(|volume| volume_view(&volume, &image.name, identity.as_deref()));
+        view.claim = claim.map(|claim| claim_view(&claim, &image.name, identity.as_deref()));
         let pods = cluster.pods.all();
         let holding: Vec<&PodFacts> = pods.iter().map(|pod| &**pod).filter(|pod| holds_golden(pod, catalog, &golden)).collect();
         view.in_use = in_use_message(&holding);
@@ -178,7 +185,9 @@ fn volume_view(volume: &DataVolume, image: &ImageName, identity: Option<&str>) -
     let status = volume.status.read().cloned().unwrap_or_default();
     let spec = volume.spec.read();
     let source = spec.and_then(|spec| spec.source.as_ref());
-    let source = match source.and_then(|source| source.http.as_ref()).and_then(|http| http.url.as_ref()) {
+    let url = source.and_then(|source| source.http.as_ref()).and_then(|http| http.url.as_ref());
+    let path = url.and_then(|url| url::Url::parse(url).ok()).map(|url| url.path().to_owned());
+    let source = match url {
         Some(url) => {
             format!("it imports {}", url::Url::parse(url).map_or_else(|_| "from a URL".to_owned(), |url| redact(&public_url(&url))))
         }
@@ -192,6 +201,7 @@ fn volume_view(volume: &DataVolume, image: &ImageName, identity: Option<&str>) -
         source,
         copies: spec.and_then(|spec| spec.source.as_ref()?.pvc.as_ref()?.name.clone()),
         disk_digest: volume.annotations().get(marks::DISK_DIGEST).cloned(),
+        path: path.filter(|path| path.starts_with(crate::spool::Address::PREFIX)),
         terminating: volume.metadata.deletion_timestamp.is_some(),
         percent: status.progress.as_deref().and_then(percent),
         restarts: status.restart_count.unwrap_or(0),

@@ -7,8 +7,8 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     api::{FieldErrors, GoldenImageStatus},
     catalog::Listing,
-    model::{ClassName, Digest, DiskSize, GoldenName, Image},
-    rules::{CdiCondition, ImporterFacts, Reason, Told, modes::ClaimProperties, quota::Quota, size::Overheads},
+    model::{ClassName, ContainerFacts, Digest, DiskSize, GoldenName, Image},
+    rules::{CdiCondition, ImporterFacts, Reason, Told, adopt::Stranger, modes::ClaimProperties, quota::Quota, size::Overheads},
 };
 
 /// What bounds an image's life; the defaults are those of the contract (design §4a).
@@ -32,6 +32,8 @@ pub struct Settings {
     pub import_quiet: Duration,
     /// How often upstream is asked whether it serves other bytes now (R6).
     pub upstream_check: Duration,
+    /// Whether clone admission holds clones to `access` (R18). Until it does, nothing is made for selected namespaces.
+    pub access_is_enforced: bool,
 }
 
 impl Default for Settings {
@@ -46,6 +48,7 @@ impl Default for Settings {
             import_deadline: Duration::from_secs(15 * 60),
             import_quiet: Duration::from_secs(60),
             upstream_check: Duration::from_secs(24 * 3600),
+            access_is_enforced: false,
         }
     }
 }
@@ -65,6 +68,8 @@ pub struct Observed {
     pub duplicate_of: Option<String>,
     /// The ConfigMap with the CA, if the spec names one.
     pub ca: Reference,
+    /// The Secret with the credentials, if the spec names one.
+    pub credentials: CredentialsView,
     /// Whether the cluster has CDI.
     pub cdi_installed: bool,
     /// The verified disk in the spool, if it holds this image's.
@@ -75,6 +80,8 @@ pub struct Observed {
     pub upstream: Option<UpstreamView>,
     /// One item per target of the spec, in its order.
     pub targets: Vec<ObservedTarget>,
+    /// Who uses the image.
+    pub usage: super::UsageView,
     /// What may be started now (R11).
     pub permits: Permits,
 }
@@ -92,10 +99,20 @@ pub struct Metadata {
     pub retry: Option<String>,
 }
 
+/// The Secret with an image's credentials, without anything of what it holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CredentialsView {
+    /// Whether it is there.
+    pub reference: Reference,
+    /// Its version; another one may hold other credentials.
+    pub version: Option<String>,
+}
+
 /// An object that the spec names.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Reference {
     /// None is named.
+    #[default]
     NotNamed,
     /// It is there.
     Found,
@@ -133,6 +150,8 @@ pub struct SpooledView {
     pub virtual_size: DiskSize,
     /// Whether the bytes matched a digest known beforehand.
     pub digest_matched: bool,
+    /// For a disk out of a container image, which parts of it.
+    pub container: Option<ContainerFacts>,
 }
 
 /// What a fetch is doing.
@@ -219,6 +238,8 @@ pub struct GoldenView {
     pub volume: Option<DataVolumeView>,
     /// The PVC of the golden's name.
     pub claim: Option<ClaimView>,
+    /// What is to be read of it where it may be taken over (R5).
+    pub stranger: Option<Stranger>,
     /// Pods that use the PVC read-write, in words (R26).
     pub in_use: Option<String>,
     /// The newest Warning about what CDI made to fill it.
@@ -227,10 +248,12 @@ pub struct GoldenView {
     pub importer: ImporterFacts,
     /// What the spool answers to whoever asks for this golden.
     pub grant: GrantView,
+    /// The path at which the spool serves the disk that the DataVolume was made for.
+    pub path: Option<String>,
     /// When this process last saw the import move.
     pub moved: Option<Timestamp>,
-    /// The attempt and restart count for which the header Secret was last written by this process.
-    pub headers_written: Option<(i32, i64)>,
+    /// The attempt, restart count and stretch without a move for which the header Secret was last written by this process.
+    pub headers_written: Option<(i32, i64, u64)>,
     /// Trouble that pods, quota or CDI's settings explain better than the DataVolume does.
     pub trouble: Option<(Reason, String)>,
     /// Why the API server, when last asked, did not take an object that this golden needs (R10).
@@ -250,6 +273,8 @@ pub struct DataVolumeView {
     pub copies: Option<String>,
     /// The digest of the disk it was made for.
     pub disk_digest: Option<String>,
+    /// The path it pulls from, where that is one of a spool.
+    pub path: Option<String>,
     /// Whether it is being deleted.
     pub terminating: bool,
     /// CDI's phase.

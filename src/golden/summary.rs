@@ -7,6 +7,7 @@ use super::{
     decide::{Draft, after, listing_condition, whole_seconds},
     fetch::FetchState,
     target::TargetState,
+    usage,
 };
 use crate::{
     api::{ConditionSet, ConditionType, GoldenImageStatus, find_condition},
@@ -32,6 +33,7 @@ pub(super) fn not_accepted(observed: &Observed, now: Timestamp, reason: Reason, 
     if let Some((kind, reason, message)) = listing_condition(&observed.listing) {
         set.set(kind, Some(true), reason, message);
     }
+    usage::tell(&mut set, &mut status, &observed.status, &observed.usage, now);
     status.conditions = set.finish();
     let running = matches!(observed.fetch, super::FetchView::Running { .. });
     Decision {
@@ -115,6 +117,7 @@ pub(super) fn finish(mut draft: Draft<'_>, states: &[TargetState], fetch: &Fetch
         set.set(kind, Some(true), reason, message);
     }
     upstream(&mut set, &mut draft, all);
+    usage::tell(&mut set, &mut draft.status, &draft.observed.status, &draft.observed.usage, draft.now);
     draft.status.conditions = set.finish();
     Decision {
         before: draft.before,
@@ -168,6 +171,15 @@ fn accepted(set: &mut ConditionSet<'_>, draft: &Draft<'_>, states: &[TargetState
 
 fn resolved_and_verified(set: &mut ConditionSet<'_>, draft: &Draft<'_>, fetch: &FetchState) {
     let have = draft.status.artifact.is_some() && draft.status.disk.is_some();
+    let adopted: Vec<_> =
+        draft.status.targets.iter().filter(|target| target.adopted == Some(true)).filter_map(|target| target.golden.as_deref()).collect();
+    if !adopted.is_empty() {
+        let (resolved, reason) = if have { (Some(true), Reason::Resolved) } else { (None, Reason::Adopted) };
+        set.set(ConditionType::Resolved, resolved, reason, "");
+        let message = format!("Taken over as it was, and nobody can say what it was verified against: {}.", adopted.join(", "));
+        set.set(ConditionType::Verified, None, Reason::Adopted, message);
+        return;
+    }
     if have {
         set.set(ConditionType::Resolved, Some(true), Reason::Resolved, "");
         // A digest may be given after the fetch: it is held against what was downloaded.

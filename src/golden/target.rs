@@ -1,7 +1,7 @@
 //! One golden of an image: from its class to Ready, and what is wrong when it is not.
 
 use super::{
-    Action, ClassChoice, ClassFound, GrantView, ObservedTarget,
+    Action, ClassChoice, ClassFound, GrantView, ObservedTarget, adopt,
     decide::Draft,
     import::{name_for, running, start, succeeded},
 };
@@ -161,6 +161,9 @@ fn made(draft: &mut Draft<'_>, golden: &GoldenName, uid: String, view: &Observed
         };
     };
     if claim.uid != uid {
+        if let Some(state) = adopt::restored(draft, golden, view, status) {
+            return Some(state);
+        }
         let message = format!("The PVC {golden} has the UID {}, and the golden that was verified had {uid}.", claim.uid);
         return Some(TargetState::trouble(Reason::GoldenReplaced, message));
     }
@@ -182,8 +185,11 @@ fn made(draft: &mut Draft<'_>, golden: &GoldenName, uid: String, view: &Observed
         draft.after.push(Action::Refuse { golden: golden.clone(), disk });
     }
     if !claim.ours || volume.is_some_and(|volume| !volume.ours) {
-        let volume_uid = volume.map(|volume| volume.uid.clone());
-        draft.after.push(Action::Mark { golden: golden.clone(), claim_uid: claim.uid.clone(), volume_uid });
+        let (golden, claim_uid, volume_uid) = (golden.clone(), claim.uid.clone(), volume.map(|volume| volume.uid.clone()));
+        draft.after.push(match status.adopted {
+            Some(true) => Action::Adopt { golden, claim_uid, volume_uid },
+            _ => Action::Mark { golden, claim_uid, volume_uid },
+        });
     }
     Some(TargetState::ready())
 }
@@ -196,6 +202,15 @@ fn make(
     status: &mut TargetStatus,
     recorded: Option<GoldenName>,
 ) -> TargetState {
+    if let Some(golden) = view.name.clone() {
+        if let Some(first) = view.taken_by.as_ref().filter(|_| status.golden.is_none()) {
+            return TargetState::trouble(Reason::NameConflict, taken_name_message(golden.as_str(), first));
+        }
+        // What is there already needs no class, and nothing is begun.
+        if let Some(state) = adopt::progress(draft, target, &golden, view, status) {
+            return state;
+        }
+    }
     if draft.image.suspend && view.golden.volume.is_none() {
         return TargetState::working(Reason::Suspended, "The image is suspended.");
     }
@@ -217,9 +232,6 @@ fn make(
         Some(Err(error)) => return TargetState::trouble(Reason::InvalidEntry, error),
         None => return TargetState::working(Reason::Resolving, "The factory is asked for the schematic's ID.").with_disk(),
     };
-    if let Some(first) = view.taken_by.as_ref().filter(|_| status.golden.is_none()) {
-        return TargetState::trouble(Reason::NameConflict, taken_name_message(golden.as_str(), first));
-    }
     match (&view.golden.volume, &view.golden.claim) {
         (Some(volume), claim) => running(draft, &golden, volume, claim.as_ref(), view, status),
         (None, Some(claim)) if claim.terminating => {
@@ -232,10 +244,11 @@ fn make(
         )
         .with_disk(),
         // Nobody will collect it: restored from a backup, or left behind by `--cascade=orphan`.
-        (None, Some(claim)) if claim.ours => TargetState::trouble(
-            Reason::GoldenReplaced,
-            format!("A PVC {golden} carries this image's mark, has no DataVolume, and was never recorded: what is in it is not known."),
-        ),
+        (None, Some(claim)) if claim.ours => adopt::restored(draft, &golden, view, status).unwrap_or_else(|| {
+            let message =
+                format!("A PVC {golden} carries this image's mark, has no DataVolume, and was never recorded: what is in it is not known.");
+            TargetState::trouble(Reason::GoldenReplaced, message)
+        }),
         (None, Some(_)) => TargetState::trouble(
             Reason::NameConflict,
             format!("A PVC {golden} exists in the catalog namespace that is not this image's golden."),

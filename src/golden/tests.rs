@@ -6,8 +6,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    Action, ClaimView, ClassChoice, ClassFound, DataVolumeView, Decision, FetchView, GoldenView, GrantView, Metadata, Observed,
-    ObservedTarget, Permits, Reference, Settings, SpooledView, decide,
+    Action, ClaimView, ClassChoice, ClassFound, CredentialsView, DataVolumeView, Decision, FetchView, GoldenView, GrantView, Metadata,
+    Observed, ObservedTarget, Permits, Reference, Settings, SpooledView, UsageView, decide,
 };
 use crate::{
     api::{ConditionType, GoldenImageStatus, find_condition, is_true, parse_image},
@@ -47,6 +47,7 @@ pub(super) fn observed(spec: Value) -> Observed {
         listing: Listing::ByHand,
         duplicate_of: None,
         ca: Reference::NotNamed,
+        credentials: CredentialsView::default(),
         cdi_installed: true,
         spooled: None,
         fetch: FetchView::Idle,
@@ -61,6 +62,7 @@ pub(super) fn observed(spec: Value) -> Observed {
             };
             targets
         ],
+        usage: UsageView::NotCounted,
         permits: Permits { fetch: true, imports: 8 },
     }
 }
@@ -84,6 +86,7 @@ pub(super) fn spooled() -> SpooledView {
         disk_digest: disk(),
         virtual_size: DiskSize::from_bytes((4 << 30) + 1).expect("size"),
         digest_matched: false,
+        container: None,
     }
 }
 
@@ -181,7 +184,7 @@ fn applied_once_a_decision_is_empty() {
     observed.targets[0].golden = GoldenView {
         volume: Some(volume("ImportInProgress")),
         grant: GrantView::Serving { disk: disk(), ready: true },
-        headers_written: Some((1, 0)),
+        headers_written: Some((1, 0, 0)),
         ..GoldenView::default()
     };
     let first = run(&observed);
@@ -370,11 +373,98 @@ fn a_size_that_cannot_hold_the_disk_is_refused_with_the_needed_one() {
     assert!(decision.after.is_empty());
 }
 
+fn stranger(url: &str) -> crate::rules::adopt::Stranger {
+    crate::rules::adopt::Stranger {
+        origin: crate::rules::adopt::Origin::Url(url.into()),
+        class: Some("replicated".into()),
+        size: None,
+        volume_mode: Some("Block".into()),
+        access_modes: vec!["ReadWriteMany".into()],
+        consent: false,
+    }
+}
+
+/// A golden of a former catalog: same name, same URL, without our mark.
+fn former() -> Observed {
+    let mut observed = http();
+    let target = &mut observed.targets[0];
+    target.name = Some("vm-default-images-a".parse().expect("name"));
+    target.golden.volume = Some(DataVolumeView { ours: false, disk_digest: None, ..volume("Succeeded") });
+    target.golden.claim = Some(ClaimView { ours: false, disk_digest: None, artifact_digest: None, ..claim() });
+    target.golden.stranger = Some(stranger("https://e.example/a.qcow2"));
+    observed
+}
+
+/// R5: the first status that is written says Ready; nothing is fetched, nothing imported; applied once, nothing is left to do.
+#[test]
+fn r5_a_former_golden_is_taken_over_at_once() {
+    let mut observed = former();
+    let decision = run(&observed);
+    assert_eq!(ready(&decision).0, "True");
+    let verified = crate::api::find_condition(&decision.status.conditions, crate::api::ConditionType::Verified).expect("Verified");
+    assert_eq!((verified.status.as_str(), verified.reason.as_str()), ("Unknown", "Adopted"));
+    let target = &decision.status.targets[0];
+    assert_eq!((target.adopted, target.claim_uid.as_ref()), (Some(true), Some(&claim().uid)));
+    assert!(matches!(&decision.after[..], [Action::Adopt { claim_uid, .. }] if *claim_uid == claim().uid), "{:?}", decision.after);
+    assert!(decision.before.is_empty() && decision.wants == super::Wants::default(), "{decision:?}");
+
+    observed.status = decision.status.clone();
+    let golden = &mut observed.targets[0].golden;
+    golden.volume.as_mut().expect("volume").ours = true;
+    golden.claim.as_mut().expect("claim").ours = true;
+    let again = run(&observed);
+    assert_eq!((again.status, again.after), (decision.status, vec![]));
+
+    // The status is lost: the marks say the same.
+    observed.status = GoldenImageStatus::default();
+    let found = run(&observed);
+    assert_eq!((ready(&found).0.as_str(), found.status.targets[0].adopted), ("True", Some(true)));
+}
+
+/// R5: not the same, not imported yet, going: nothing is written on it.
+#[test]
+fn r5_what_is_not_ready_to_be_taken_over_is_left_alone() {
+    type Change = fn(&mut Observed);
+    let cases: [(Change, &str); 5] = [
+        (|observed| observed.targets[0].golden.stranger = Some(stranger("https://e.example/other")), "NameConflict"),
+        (|observed| observed.targets[0].golden.volume.as_mut().expect("volume").phase = "ImportInProgress".into(), "Importing"),
+        (|observed| observed.targets[0].golden.volume.as_mut().expect("volume").terminating = true, "GoldenTerminating"),
+        (|observed| observed.targets[0].golden.claim.as_mut().expect("claim").bound = false, "ClaimLost"),
+        (|observed| observed.targets[0].golden.claim = None, "ClaimLost"),
+    ];
+    for (change, expected) in cases {
+        let mut observed = former();
+        change(&mut observed);
+        let decision = run(&observed);
+        assert_eq!(reason(&decision), expected);
+        assert!(decision.after.is_empty() && decision.before.is_empty(), "{expected}: {decision:?}");
+        assert!(decision.status.targets[0].golden.is_none(), "{expected}");
+    }
+}
+
+/// A restored volume under a new UID is reported; taken as it is where a person says so.
+#[test]
+fn r7_another_uid_is_taken_only_when_asked() {
+    let mut observed = former();
+    observed.status = run(&observed).status;
+    let golden = &mut observed.targets[0].golden;
+    golden.volume.as_mut().expect("volume").ours = true;
+    *golden.claim.as_mut().expect("claim") = ClaimView { uid: "restored".into(), ours: true, ..claim() };
+    assert_eq!(reason(&run(&observed)), "GoldenReplaced");
+    observed.targets[0].golden.stranger.as_mut().expect("stranger").consent = true;
+    let decision = run(&observed);
+    assert_eq!((ready(&decision).0.as_str(), decision.status.targets[0].claim_uid.as_deref()), ("True", Some("restored")));
+    // Never one that does not carry our mark.
+    observed.targets[0].golden.claim.as_mut().expect("claim").ours = false;
+    assert_eq!(reason(&run(&observed)), "GoldenReplaced");
+}
+
 /// `a` in class `b`, and `a-b`: the later makes nothing, and names the first.
 #[test]
 fn a_golden_of_anothers_name_is_not_made() {
     let mut observed = http();
     observed.targets[0].taken_by = Some("first".into());
+    observed.targets[0].name = Some("vm-default-images-a".parse().expect("name"));
     observed.spooled = Some(spooled());
     let decision = run(&observed);
     assert_eq!(reason(&decision), "NameConflict");
@@ -582,4 +672,75 @@ fn a_deletion_that_failed_is_tried_again_at_once() {
     assert!(again.after.iter().any(|action| matches!(action, Action::DeleteVolume { uid, .. } if uid == "dv")), "{again:?}");
     let target = &again.status.targets[0];
     assert!(target.started_time.is_none() && target.attempts == 1, "the volume that is to go is no new attempt: {target:?}");
+}
+
+fn private(access: Value) -> Observed {
+    let mut observed = observed(json!({
+        "source": { "http": { "url": "https://e.example/a.qcow2" } }, "credentialsSecretRef": { "name": "reg" }, "access": access,
+    }));
+    observed.credentials = CredentialsView { reference: Reference::Found, version: Some("1".into()) };
+    observed
+}
+
+#[test]
+fn r18_nothing_is_made_for_selected_namespaces_until_that_is_enforced() {
+    let few = private(json!({ "policy": "Selected", "namespaceSelector": { "matchLabels": { "licensed": "yes" } } }));
+    let decision = run(&few);
+    assert_eq!((reason(&decision).as_str(), decision.after.len()), ("AccessNotEnforced", 0));
+    assert!(is_true(&decision.status.conditions, ConditionType::Stalled));
+    let enforced = Settings { access_is_enforced: true, ..Settings::default() };
+    assert_eq!(reason(&decide(&few, &enforced, now())), "Fetching");
+    assert_eq!(reason(&run(&private(json!({ "policy": "AllTenants" })))), "Fetching");
+}
+
+#[test]
+fn a_missing_secret_is_named_and_a_changed_one_is_tried_at_once() {
+    let mut observed = private(json!({ "policy": "AllTenants" }));
+    observed.credentials = CredentialsView { reference: Reference::Missing("The Secret ns/reg".into()), version: None };
+    let (_, missing, message) = ready(&run(&observed));
+    assert_eq!(missing, "ReferenceNotFound");
+    assert!(message.starts_with("The Secret ns/reg does not exist."), "{message}");
+
+    observed.credentials = CredentialsView { reference: Reference::Found, version: Some("1".into()) };
+    let begun = run(&observed);
+    assert_eq!(begun.status.fetch.as_ref().and_then(|fetch| fetch.credentials_version.as_deref()), Some("1"));
+    observed.status = begun.status;
+    observed.fetch = FetchView::Failed { reason: Reason::Unauthorized, message: "401".into(), retry_after: None };
+    observed.status = run(&observed).status;
+    // The same Secret waits for its time; another version of it does not.
+    assert_eq!(run(&observed).after, []);
+    observed.credentials.version = Some("2".into());
+    let again = run(&observed);
+    assert_eq!(again.after, [Action::Fetch { largest_target: None }]);
+    assert_eq!(again.status.fetch.as_ref().map(|fetch| (fetch.attempts, fetch.credentials_version.clone())), Some((1, Some("2".into()))));
+}
+
+#[test]
+fn what_a_container_disk_says_of_virtual_machines_fills_what_the_spec_leaves_open() {
+    let digest = "sha256:eb87a994833d82feb2279575aafa42a06c5feb124ea72cae6efc0ee46bb729d8";
+    let mut observed = observed(json!({
+        "source": { "containerDisk": { "reference": format!("r.example/f@{digest}") } }, "defaults": { "preference": "fedora" },
+    }));
+    let defaults = |instancetype: &str, preference: &str| crate::model::VirtualMachineDefaults {
+        instancetype: Some(instancetype.into()),
+        preference: Some(preference.into()),
+    };
+    observed.spooled = Some(SpooledView {
+        container: Some(crate::model::ContainerFacts {
+            index: Some(digest.parse().expect("digest")),
+            manifest: Digest::of(b"manifest"),
+            layer: Digest::of(b"artifact"),
+            defaults: defaults("u1.medium", "other"),
+        }),
+        ..spooled()
+    });
+    let decision = run(&observed);
+    assert_eq!(decision.status.defaults.as_ref().map(|all| all.facts()), Some(defaults("u1.medium", "fedora")));
+    let artifact = decision.status.artifact.expect("artifact");
+    assert_eq!((artifact.index_digest.as_deref(), artifact.manifest_digest), (Some(digest), Some(Digest::of(b"manifest").to_string())));
+    let order = decision.after.iter().find_map(|action| match action {
+        Action::CreateVolume(order) => Some(order),
+        _ => None,
+    });
+    assert_eq!(order.expect("order").defaults, defaults("u1.medium", "fedora"));
 }

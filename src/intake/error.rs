@@ -82,7 +82,9 @@ impl IntakeError {
     pub(super) fn blames_the_bytes(&self) -> bool {
         match self {
             Self::Artifact { error, .. } => {
-                matches!(error.reason(), Reason::NotADiskImage | Reason::UnsupportedFormat | Reason::Corrupt | Reason::TooLarge)
+                let is_container = matches!(error, ArtifactError::Container(_));
+                is_container
+                    || matches!(error.reason(), Reason::NotADiskImage | Reason::UnsupportedFormat | Reason::Corrupt | Reason::TooLarge)
             }
             Self::DigestMismatch { .. } => true,
             Self::Source(error) => matches!(error.reason(), Reason::Corrupt | Reason::TooLarge) && !error.keeps_received(),

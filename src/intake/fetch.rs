@@ -17,8 +17,8 @@ use super::{
     pipe::{Pipe, STEP, Start},
 };
 use crate::{
-    artifact::{ArtifactError, DiskFormat, Format, Probe, Prober, output_upper_bound},
-    model::{Digest, HttpUrl},
+    artifact::{ArtifactError, DiskFormat, Format, LayerFormat, LayerProber, Prober, output_upper_bound, qcow2_upper_bound},
+    model::{ContainerFacts, Digest, DiskSize, HttpUrl, Source},
     source::{Facts, OpenRequest, Opened, Resume},
     spool::{ArtifactFacts, Sidecar, SpoolError},
 };
@@ -27,7 +27,7 @@ use crate::{
 pub(super) struct Fetched {
     pub(super) file: Arc<File>,
     pub(super) artifact: ArtifactFacts,
-    pub(super) format: Format,
+    pub(super) shape: Shape,
     /// Bytes reserved beside the download.
     pub(super) room: u64,
 }
@@ -41,12 +41,34 @@ struct Beginning {
     sidecar: Sidecar,
 }
 
+/// What an artifact is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// A disk, as it is or packed.
+    File(Format),
+    /// A layer of a container image; `None` where its beginning does not show the disk.
+    Layer(Option<LayerFormat>),
+}
+
+/// What the first bytes tell.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    shape: Shape,
+    virtual_size: Option<DiskSize>,
+}
+
+/// Looks at the first bytes.
+enum AnyProber {
+    File(Prober),
+    Layer(LayerProber),
+}
+
 /// What is known of the format.
 enum Looked {
     /// More bytes are needed.
-    More(Prober),
+    More(AnyProber),
     /// All that the bytes will tell.
-    Done(Probe),
+    Done(Seen),
 }
 
 /// Bytes read at once when a download is hashed again.
@@ -76,18 +98,25 @@ impl Attempt<'_> {
             source: &request.source,
             schematic_id: request.schematic_id.as_ref(),
             ca_bundle: request.ca_bundle.as_deref(),
-            credentials: request.credentials.as_ref(),
+            credentials: &request.credentials,
             resume: resume.as_ref(),
             demoted: &self.demoted,
         };
-        let opened = self.intake.egress.open(&ask).await?;
+        let (opened, container) = match &request.source {
+            Source::ContainerDisk { reference, architecture } => {
+                let before = beginning.as_ref().and_then(|beginning| beginning.sidecar.container.as_ref());
+                let (opened, facts) = self.open_container(&ask, reference, *architecture, before).await?;
+                (opened, Some(facts))
+            }
+            Source::TalosFactory(_) | Source::Http { .. } => (self.intake.egress.open(&ask).await?, None),
+        };
         if self.demoted.contains(&opened.facts.from) {
             return Err(Failure::Again);
         }
         let mirror = opened.facts.is_mirror.then(|| opened.facts.from.clone());
         // From zero, whatever was there: upstream has other bytes now, or cannot go on.
         let beginning = beginning.filter(|_| opened.offset > 0);
-        match self.receive(opened, beginning).await {
+        match self.receive(opened, container, beginning).await {
             Ok(fetched) => Ok((fetched, mirror)),
             Err(error) => Err(blamed_on(error, mirror)),
         }
@@ -98,7 +127,7 @@ impl Attempt<'_> {
         let draft = self.draft.share();
         let Some(before) = draft.before().cloned() else { return Ok(None) };
         self.progress.send_replace(Progress { stage: Stage::Rehashing, total: before.sidecar.total, ..Progress::default() });
-        let prober = Prober::new(before.sidecar.total, &self.intake.limits);
+        let prober = self.prober(before.sidecar.total);
         let progress = self.progress.clone();
         let read = blocking(move |stop| -> Result<Result<Beginning, ArtifactError>, SpoolError> {
             let file = Arc::new(draft.resume()?);
@@ -140,16 +169,21 @@ impl Attempt<'_> {
         let probe = looked.finish().map_err(|error| blame(error, &sidecar.resolved_url))?;
         self.check(&probe)?;
         let room = self.reserve(length, &probe).await?;
-        self.judge(file, length, digest, probe.format, room, sidecar)
+        self.judge(file, length, digest, probe.shape, room, sidecar)
     }
 
     /// Takes the rest of the artifact, or all of it, from upstream.
-    async fn receive(&self, opened: Opened, beginning: Option<Beginning>) -> Result<Fetched, IntakeError> {
+    async fn receive(
+        &self,
+        opened: Opened,
+        container: Option<ContainerFacts>,
+        beginning: Option<Beginning>,
+    ) -> Result<Fetched, IntakeError> {
         let Opened { facts, mut body, .. } = opened;
         let is_new = beginning.is_none();
         let (kept, offset, hasher, mut looked, mut sidecar) = match beginning {
             Some(Beginning { file, length, hasher, looked, sidecar }) => (Some(file), length, hasher, looked, sidecar),
-            None => (None, 0, Sha256::new(), Looked::More(Prober::new(facts.length, &self.intake.limits)), sidecar(&facts)),
+            None => (None, 0, Sha256::new(), Looked::More(self.prober(facts.length)), sidecar(&facts, container)),
         };
         let total = facts.length.or(sidecar.total);
         self.progress.send_replace(Progress { stage: Stage::Fetching, done: offset, total, received: 0 });
@@ -213,7 +247,7 @@ impl Attempt<'_> {
             return Err(error.into());
         }
         sidecar.total = Some(length);
-        self.judge(file, length, digest, probe.format, beside, sidecar)
+        self.judge(file, length, digest, probe.shape, beside, sidecar)
     }
 
     /// Every byte is here: judges it by the digest that is asked for.
@@ -222,16 +256,31 @@ impl Attempt<'_> {
         file: Arc<File>,
         length: u64,
         digest: Digest,
-        format: Format,
+        shape: Shape,
         room: u64,
         sidecar: Sidecar,
     ) -> Result<Fetched, IntakeError> {
-        let Sidecar { resolved_url, etag, resolved_time, .. } = sidecar;
-        if let Some(expected) = self.request.digest.filter(|expected| *expected != digest) {
+        let Sidecar { resolved_url, etag, resolved_time, container, .. } = sidecar;
+        let known = self.request.digest.or_else(|| container.as_ref().map(|container| container.layer));
+        if let Some(expected) = known.filter(|expected| *expected != digest) {
             return Err(IntakeError::DigestMismatch { expected, found: digest, size: length, from: resolved_url });
         }
-        let artifact = ArtifactFacts { digest, size: length, format: format.to_string(), resolved_url, etag, resolved_time };
-        Ok(Fetched { file, artifact, format, room })
+        let format = match shape {
+            Shape::File(format) => format.to_string(),
+            // What a layer holds is certain once it is unpacked.
+            Shape::Layer(_) => String::new(),
+        };
+        let artifact = ArtifactFacts { digest, size: length, format, resolved_url, etag, resolved_time, container };
+        Ok(Fetched { file, artifact, shape, room })
+    }
+
+    /// A prober for what the source serves.
+    fn prober(&self, total: Option<u64>) -> AnyProber {
+        let limits = &self.intake.limits;
+        match &self.request.source {
+            Source::ContainerDisk { .. } => AnyProber::Layer(LayerProber::new(total.unwrap_or(u64::MAX), limits)),
+            Source::TalosFactory(_) | Source::Http { .. } => AnyProber::File(Prober::new(total, limits)),
+        }
     }
 
     /// Notes and pays for bytes that came.
@@ -244,20 +293,21 @@ impl Attempt<'_> {
     }
 
     /// Whether the targets can hold what the first bytes tell of.
-    fn check(&self, probe: &Probe) -> Result<(), IntakeError> {
+    fn check(&self, probe: &Seen) -> Result<(), IntakeError> {
         probe.virtual_size.map_or(Ok(()), |size| check_fits(self.request, size.bytes()))
     }
 
     /// Reserves room for a download of `length` bytes and for its disk; gives the disk's.
-    async fn reserve(&self, length: u64, probe: &Probe) -> Result<u64, SpoolError> {
+    async fn reserve(&self, length: u64, probe: &Seen) -> Result<u64, SpoolError> {
         // A packed disk whose size shows only when it is unpacked begins with less and asks for more as it goes; so does one
         // that would not fit if every cluster of it held data, since most of them never do.
         let guess = length.saturating_mul(8).max(LEAST_ROOM);
-        let plain_qcow2 = probe.format == Format { disk: DiskFormat::Qcow2, compression: None };
-        let most = match probe.virtual_size {
-            _ if plain_qcow2 => 0,
-            Some(size) => output_upper_bound(probe.format, size),
-            None => guess,
+        let plain_qcow2 = Shape::File(Format { disk: DiskFormat::Qcow2, compression: None });
+        let most = match (probe.shape, probe.virtual_size) {
+            (shape, _) if shape == plain_qcow2 => 0,
+            (Shape::File(format), Some(size)) => output_upper_bound(format, size),
+            (Shape::Layer(_), Some(size)) => qcow2_upper_bound(size.bytes()),
+            (_, None) => guess,
         };
         let draft = self.draft.share();
         blocking(move |_| match draft.reserve(length.saturating_add(most)) {
@@ -282,13 +332,14 @@ pub(super) fn blame(error: ArtifactError, from: &str) -> IntakeError {
 }
 
 /// What is to be known of a download, should it be cut.
-fn sidecar(facts: &Facts) -> Sidecar {
+fn sidecar(facts: &Facts, container: Option<ContainerFacts>) -> Sidecar {
     Sidecar {
         resolved_url: facts.resolved_url.clone(),
         etag: facts.etag.clone(),
         last_modified: facts.last_modified.clone(),
         total: facts.length,
         resolved_time: now(),
+        container,
         resume: facts.resume_at(1).and_then(|resume| serde_json::to_value(resume).ok()),
         complete: None,
         durable: 0,
@@ -299,17 +350,26 @@ fn sidecar(facts: &Facts) -> Sidecar {
 impl Looked {
     fn feed(self, bytes: &[u8]) -> Result<Self, ArtifactError> {
         match self {
-            Self::More(mut prober) => Ok(match prober.feed(bytes)? {
-                Some(probe) => Self::Done(probe),
-                None => Self::More(prober),
+            Self::More(AnyProber::File(mut prober)) => Ok(match prober.feed(bytes)? {
+                Some(probe) => Self::Done(Seen { shape: Shape::File(probe.format), virtual_size: probe.virtual_size }),
+                None => Self::More(AnyProber::File(prober)),
+            }),
+            Self::More(AnyProber::Layer(mut prober)) => Ok(match prober.feed(bytes)? {
+                Some(probe) => Self::Done(Seen { shape: Shape::Layer(probe.format), virtual_size: probe.virtual_size }),
+                None => Self::More(AnyProber::Layer(prober)),
             }),
             done @ Self::Done(_) => Ok(done),
         }
     }
 
-    fn finish(self) -> Result<Probe, ArtifactError> {
+    fn finish(self) -> Result<Seen, ArtifactError> {
         match self {
-            Self::More(prober) => prober.finish(),
+            Self::More(AnyProber::File(prober)) => {
+                prober.finish().map(|probe| Seen { shape: Shape::File(probe.format), virtual_size: probe.virtual_size })
+            }
+            Self::More(AnyProber::Layer(prober)) => {
+                prober.finish().map(|probe| Seen { shape: Shape::Layer(probe.format), virtual_size: probe.virtual_size })
+            }
             Self::Done(probe) => Ok(probe),
         }
     }

@@ -5,6 +5,7 @@
 //! room end the intake before anything is stored. What is kept after a failure is a download that can go on, never a disk.
 
 mod bandwidth;
+mod container;
 mod error;
 mod fetch;
 mod pipe;
@@ -27,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::{
     bandwidth::Bandwidth,
+    container::{ContainerPeek, peek_container},
     error::IntakeError,
     progress::{Progress, Stage},
 };
@@ -60,7 +62,7 @@ pub struct IntakeRequest {
     /// The ID that a factory gave for the source's schematic document.
     pub schematic_id: Option<SchematicId>,
     /// Shown to the source's own server only.
-    pub credentials: Option<Credentials>,
+    pub credentials: Vec<Credentials>,
     /// PEM certificates trusted besides the common ones.
     pub ca_bundle: Option<Vec<u8>>,
     /// The digest that the bytes must have, where one is known.

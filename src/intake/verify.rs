@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::{
     Attempt, Failure, IntakeError, Progress, Stage, blocking, check_fits,
-    fetch::{Fetched, blame, blamed_on},
+    fetch::{Fetched, Shape, blame, blamed_on},
 };
 use crate::{
-    artifact::{ArtifactError, Ingested, Limits, Watch, ingest},
+    artifact::{ArtifactError, Ingested, LayerFormat, Limits, Watch, ingest, ingest_layer},
     spool::{DiskFacts, DiskFile, Record, SpoolError, Spooled, Verified},
 };
 
@@ -19,7 +19,7 @@ impl Attempt<'_> {
     }
 
     async fn verify(&self, fetched: Fetched) -> Result<Spooled, IntakeError> {
-        let Fetched { file, artifact, format, room } = fetched;
+        let Fetched { file, mut artifact, shape, room } = fetched;
         let size = artifact.size;
         self.progress.send_modify(|progress| *progress = Progress { stage: Stage::Verifying, done: 0, total: Some(size), ..*progress });
 
@@ -31,13 +31,18 @@ impl Attempt<'_> {
         let decoding = {
             let (draft, limits, progress, digest) =
                 (self.draft.share(), self.intake.limits.clone(), self.progress.clone(), artifact.digest);
-            blocking(move |stop| -> Result<Result<Ingested, ArtifactError>, SpoolError> {
+            blocking(move |stop| -> Result<Result<(Ingested, Option<LayerFormat>), ArtifactError>, SpoolError> {
                 let output = draft.output()?;
                 let mut room = room;
                 let read = |bytes| progress.send_modify(|progress| progress.done = bytes);
                 loop {
                     let limits = Limits { reserved: room, ..limits.clone() };
-                    match ingest(&file, Some(digest), format, &output, &limits, Watch { progress: &read, cancel: stop }) {
+                    let watch = Watch { progress: &read, cancel: stop };
+                    let done = match shape {
+                        Shape::File(format) => ingest(&file, Some(digest), format, &output, &limits, watch).map(|disk| (disk, None)),
+                        Shape::Layer(_) => ingest_layer(&file, &output, &limits, watch).map(|layer| (layer.disk, Some(layer.format))),
+                    };
+                    match done {
                         Err(ArtifactError::OverReservation { .. }) => {
                             room = room.saturating_mul(2);
                             draft.reserve(size.saturating_add(room))?;
@@ -48,15 +53,19 @@ impl Attempt<'_> {
             })
         };
         let (synced, decoded) = tokio::join!(syncing, decoding);
-        let disk = match decoded?? {
+        let (disk, layer) = match decoded?? {
             Ok(disk) => disk,
             Err(error) => return Err(blame(error, &artifact.resolved_url)),
         };
         synced??;
+        if let Some(format) = layer {
+            artifact.format = format.to_string();
+        }
         let virtual_size = disk.virtual_size.bytes();
         check_fits(self.request, virtual_size)?;
         let disk_facts = DiskFacts { digest: disk.disk_digest, length: disk.disk_len, virtual_size };
-        let verified = if self.request.digest.is_some() { Verified::Digest } else { Verified::Structure };
+        // A layer has the digest that its manifest names, and that one the digest of the reference.
+        let verified = if self.request.digest.is_some() || artifact.container.is_some() { Verified::Digest } else { Verified::Structure };
         let record = Record { artifact, disk: disk_facts, verified };
         let from = if disk.disk_is_input { DiskFile::Download } else { DiskFile::Output };
         let draft = self.draft.share();

@@ -1,6 +1,9 @@
 use serde::{Deserialize, Serialize};
 
-use super::{ClassName, Digest, DiskSize, GoldenName, Identity, ImageName, InvalidValue, Naming, SchematicId, Source, VolumeMode};
+use super::{
+    Access, ClassName, Digest, DiskSize, GoldenName, Identity, ImageName, InvalidValue, KubernetesVersion, Naming, SchematicId, SecretName,
+    Source, VolumeMode,
+};
 
 /// A golden image as it is wanted: the parsed form of a GoldenImage's spec.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,14 +16,20 @@ pub struct Image {
     pub digest: Option<Digest>,
     /// A ConfigMap in the daemon's namespace, and its key with certificates to trust.
     pub ca_bundle: Option<(String, String)>,
+    /// The Secret in the daemon's namespace with what upstream is shown.
+    pub credentials: Option<SecretName>,
     /// A line for people.
     pub description: Option<String>,
     /// The operating system's family, name and version, as given or as they follow from the source.
     pub operating_system: OperatingSystemFacts,
     /// Who may be offered the image, sorted.
     pub usages: Vec<Usage>,
+    /// What virtual machines get whose users choose nothing, as given; a container disk may say more.
+    pub defaults: VirtualMachineDefaults,
     /// One item per golden, at least one.
     pub targets: Vec<Target>,
+    /// Who may clone the goldens.
+    pub access: Access,
     /// Whether nothing new may be started.
     pub suspend: bool,
 }
@@ -34,6 +43,34 @@ pub struct OperatingSystemFacts {
     pub name: Option<String>,
     /// The version.
     pub version: Option<String>,
+    /// The Kubernetes release inside a worker image.
+    pub kubernetes_version: Option<KubernetesVersion>,
+}
+
+/// KubeVirt's instance type and preference for virtual machines whose users name none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct VirtualMachineDefaults {
+    /// A VirtualMachineClusterInstancetype.
+    pub instancetype: Option<String>,
+    /// A VirtualMachineClusterPreference.
+    pub preference: Option<String>,
+}
+
+impl VirtualMachineDefaults {
+    /// What stands here, and for the rest what `others` say.
+    #[must_use]
+    pub fn or(&self, others: &Self) -> Self {
+        Self {
+            instancetype: self.instancetype.clone().or_else(|| others.instancetype.clone()),
+            preference: self.preference.clone().or_else(|| others.preference.clone()),
+        }
+    }
+
+    /// Whether nothing is said.
+    pub const fn is_empty(&self) -> bool {
+        self.instancetype.is_none() && self.preference.is_none()
+    }
 }
 
 /// One golden that is wanted.

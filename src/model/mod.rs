@@ -3,10 +3,13 @@
 //! Everything that crosses into the catalog from outside (values, objects, answers of an upstream) is parsed into one of
 //! these types once, at the edge. A function that takes a [`SchematicId`] need not check it again.
 
+mod access;
 mod architecture;
+mod container;
 mod digest;
 mod identity;
 mod image;
+mod kubernetes;
 mod names;
 mod redact;
 mod size;
@@ -14,11 +17,14 @@ mod source;
 mod talos;
 mod volume;
 
+pub use access::{Access, NamespaceSelector};
 pub use architecture::Architecture;
+pub use container::ContainerFacts;
 pub use digest::Digest;
 pub use identity::Identity;
-pub use image::{Image, OperatingSystemFacts, Target, Usage};
-pub use names::{ClassName, GoldenName, ImageName, Naming};
+pub use image::{Image, OperatingSystemFacts, Target, Usage, VirtualMachineDefaults};
+pub use kubernetes::KubernetesVersion;
+pub use names::{ClassName, GoldenName, ImageName, Naming, SecretName};
 pub use redact::{DISK_PATH, redact};
 pub use size::DiskSize;
 pub use source::{ContainerReference, HttpUrl, Schematic, Source, TalosFactory, public_url};

@@ -66,6 +66,11 @@ object_name!(
     GoldenName, "golden name", 253
 );
 
+object_name!(
+    /// The name of a Secret in the daemon's namespace.
+    SecretName, "Secret name", 253
+);
+
 /// What of an image its goldens' names depend on.
 #[derive(Debug, Clone, Copy)]
 pub struct Naming<'a> {

@@ -199,9 +199,19 @@ pub struct ContainerReference {
 }
 
 impl ContainerReference {
+    /// Stands in the message about a reference without a digest of the accepted kind (R2).
+    pub const UNPINNED: &str = "must be pinned";
+
     /// The registry's host and optional port, `docker.io` where none was written.
     pub fn registry(&self) -> &str {
         &self.registry
+    }
+
+    /// Where the registry's API is: Docker Hub's is at another host than its name says.
+    pub fn api_url(&self) -> HttpUrl {
+        let host = if matches!(self.registry.as_str(), "docker.io" | "index.docker.io") { "registry-1.docker.io" } else { &self.registry };
+        // The same text was read as a URL when the reference was parsed.
+        HttpUrl(Url::parse(&format!("https://{host}")).unwrap_or_else(|_| unreachable!("a registry that was parsed")))
     }
 
     /// The repository, with `library/` where Docker Hub's short form was written.
@@ -243,6 +253,10 @@ impl FromStr for ContainerReference {
         let digest =
             parsed.digest().ok_or_else(|| invalid("must be pinned: append `@sha256:<64 hex>`, as the registry reports it (R2)"))?;
         let digest = digest.parse().map_err(|_| invalid("must be pinned by a sha256 digest (R2)"))?;
+        // The registry becomes the host of a URL.
+        if format!("https://{}", parsed.registry()).parse::<HttpUrl>().is_err() {
+            return Err(invalid("must begin with the registry's host, and its port where it has one of its own"));
+        }
         Ok(Self {
             registry: parsed.registry().to_owned(),
             repository: parsed.repository().to_owned(),
@@ -321,6 +335,14 @@ mod tests {
         let reference: ContainerReference = format!("r.example:5000/a/b:1.0@{digest}").parse().expect("reference");
         assert_eq!((reference.registry(), reference.repository(), reference.tag()), ("r.example:5000", "a/b", Some("1.0")));
         assert_eq!(reference.to_string(), format!("r.example:5000/a/b:1.0@{digest}"));
+        assert_eq!(reference.api_url().to_string(), "https://r.example:5000");
+        for hub in ["nginx", "docker.io/library/nginx", "index.docker.io/library/nginx"] {
+            let hub: ContainerReference = format!("{hub}@{digest}").parse().expect(hub);
+            assert_eq!(
+                (hub.registry(), hub.repository(), hub.api_url().to_string().as_str()),
+                ("docker.io", "library/nginx", "https://registry-1.docker.io")
+            );
+        }
         for bad in ["r.example/a", "r.example/a:1.0", "docker://r.example/a@sha256:00", "r.example/a@sha256:00", ""] {
             assert!(bad.parse::<ContainerReference>().is_err(), "{bad}");
         }

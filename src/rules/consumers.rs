@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use super::{dependence::Dependence, pool::Pool};
+use super::{copied::CopyCause, dependence::Dependence, pool::Pool};
 
 /// What kind of thing clones a golden or is set to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -210,6 +210,8 @@ pub struct Consumer {
     pub standing: Standing,
     /// When it was created, in seconds since 1970.
     pub created: i64,
+    /// Why a disk's content came over the network instead of by a clone in storage.
+    pub copied: Option<CopyCause>,
 }
 
 impl Consumer {
@@ -270,6 +272,19 @@ impl Consumers {
             .collect();
         pools.sort_by(|a, b| (a.blocking == 0, &a.pool).cmp(&(b.blocking == 0, &b.pool)));
         Self { pools }
+    }
+
+    /// The consumers of several goldens as those of one image: what uses two of them is told once, with its strongest standing.
+    pub fn merge(all: impl IntoIterator<Item = Self>) -> Self {
+        let mut found: BTreeMap<(ConsumerKind, String, String), Consumer> = BTreeMap::new();
+        for consumer in all.into_iter().flat_map(|consumers| consumers.pools).flat_map(|pool| pool.consumers) {
+            let key = (consumer.kind, consumer.namespace.clone(), consumer.name.clone());
+            let known = found.get(&key).is_some_and(|known| known.blocks().is_some() || consumer.blocks().is_none());
+            if !known {
+                found.insert(key, consumer);
+            }
+        }
+        Self::group(found.into_values())
     }
 
     /// All consumers, in order.
@@ -380,6 +395,7 @@ mod tests {
             evidence: Evidence::Spec,
             standing,
             created: 0,
+            copied: None,
         }
     }
 

@@ -15,8 +15,6 @@
 
 use std::collections::BTreeSet;
 
-use super::marks::CDI_CLONE_TYPE;
-
 /// Whether a finished clone needs its golden's volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dependence {
@@ -76,11 +74,6 @@ pub fn dependence(volume: CloneVolume<'_>, independent: &BTreeSet<String>) -> De
         return Dependence::Independent;
     }
     volume.driver.and_then(entry).unwrap_or(Dependence::Unknown)
-}
-
-/// Whether CDI's record on an object says that the clone was a copy over the network.
-pub fn was_copied(annotation: impl Fn(&str) -> Option<String>) -> bool {
-    annotation(CDI_CLONE_TYPE).as_deref() == Some("copy")
 }
 
 #[cfg(test)]

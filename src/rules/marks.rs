@@ -78,6 +78,8 @@ pub const CDI_POPULATOR_KIND: &str = "cdi.kubevirt.io/storage.populator.kind";
 pub const CDI_SOURCE_NAMESPACE: &str = "cdi.kubevirt.io/dataSourceNamespace";
 /// CDI's annotation with the way a clone was made, or is to be made.
 pub const CDI_CLONE_TYPE: &str = "cdi.kubevirt.io/cloneType";
+/// CDI's annotation on a claim with the cause, in words, why a clone was copied over the network.
+pub const CDI_CLONE_FALLBACK: &str = "cdi.kubevirt.io/cloneFallbackReason";
 /// CDI's annotation that takes a disk off the populator path when `false`.
 pub const CDI_USE_POPULATOR: &str = "cdi.kubevirt.io/storage.usePopulator";
 /// CDI's annotation on a claim whose DataVolume it deleted after success (CDI v1.59 to v1.61).

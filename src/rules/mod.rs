@@ -3,12 +3,17 @@
 //! Controller, admission and command line all call these; the chart is held to them by shared test vectors. Each rule has
 //! one function, one message and one test table.
 
+pub mod access;
+pub mod adopt;
 pub mod capability;
 pub mod class;
 pub mod clone;
 pub mod consumers;
+pub mod container;
+pub mod copied;
 pub mod dependence;
 mod edit;
+pub mod fence;
 pub mod freeze;
 pub mod golden;
 mod import;
@@ -21,7 +26,9 @@ mod reason;
 mod refusal;
 pub mod repair;
 mod rolling;
+pub mod secret_review;
 pub mod size;
+pub mod stuck;
 
 pub use edit::{FrozenChange, duplicate_message, frozen_changes, frozen_message, taken_name_message};
 pub use import::{CdiCondition, ImportFacts, ImporterFacts, Told, import_trouble};

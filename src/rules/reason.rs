@@ -79,9 +79,9 @@ reasons! {
     /// Upstream has no such file.
     NotFound { terminal: false, remedy: "Check the address or version; it is asked again and heals by itself when the file appears." }
     /// Upstream wants credentials, or refuses the ones given.
-    Unauthorized { terminal: false, remedy: "Credentials are not supported yet: use an address that needs none, such as a mirror." }
+    Unauthorized { terminal: false, remedy: "Name a Secret with the right credentials in `credentialsSecretRef`, or correct the one named; a changed Secret is tried at once." }
     /// Upstream knows us and refuses.
-    Forbidden { terminal: false, remedy: "Have upstream allow the download, or use another address, such as a mirror." }
+    Forbidden { terminal: false, remedy: "Have upstream allow the download to these credentials, or give others; a changed Secret is tried at once." }
     /// Upstream asks us to come back later.
     RateLimited { terminal: false, remedy: "Retried when upstream said; a mirror or credentials raise the limit." }
     /// Upstream cannot be reached or fails.
@@ -109,6 +109,28 @@ reasons! {
     /// The spool's volume fails.
     SpoolFailed { terminal: false, remedy: "Check the spool's volume: it must be writable and whole." }
 
+    // What a registry has instead of a container disk.
+    /// A container image's manifest, index or configuration is larger than allowed.
+    ManifestTooLarge { terminal: true, remedy: "Use an image with a manifest of at most 4 MiB." }
+    /// The registry's document is neither an image index nor an image manifest that is understood.
+    InvalidManifest { terminal: true, remedy: "Push the image anew with a current tool, and make a new entry with its digest." }
+    /// The reference is an artifact (a chart, a signature, an SBOM), not a container image.
+    NotAContainerImage { terminal: true, remedy: "Point the entry at a container disk: an image with one disk file under `disk/`." }
+    /// The container image's configuration is empty, so that nothing says which architecture it is for.
+    EmptyImageConfig { terminal: true, remedy: "Build the image with a tool that writes its configuration, and make a new entry with its digest." }
+    /// The index holds attestations and no image.
+    OnlyAttestations { terminal: true, remedy: "Point the entry at the digest of the image's own index." }
+    /// The container image is not made for the stated architecture.
+    WrongArchitecture { terminal: true, remedy: "State the architecture that the image has, or make a new entry for an image of this one." }
+    /// The container image holds no file under `disk/`.
+    NoDiskFile { terminal: true, remedy: "Build it with the disk as its one file under `disk/` (`ADD disk.qcow2 /disk/`)." }
+    /// The container image holds more than one file under `disk/`.
+    SeveralDiskFiles { terminal: true, remedy: "Build it with one disk file under `disk/`." }
+    /// A link stands in the disk's place.
+    LinkedDiskFile { terminal: true, remedy: "Build it with the disk itself under `disk/`, not a link to it." }
+    /// KubeVirt and CDI would take different files of the image for its disk.
+    AmbiguousDiskFile { terminal: true, remedy: "Build it from nothing (`FROM scratch`) with the disk as its one file under `disk/`." }
+
     // Rules on entries and objects.
     /// The object or entry is not of the accepted form.
     InvalidEntry { terminal: true, remedy: "Correct the field named." }
@@ -121,11 +143,13 @@ reasons! {
     /// The entry is no longer in the list.
     Unlisted { terminal: false, remedy: "" }
     /// A DataVolume, PVC or Secret of the golden's name belongs to someone else (R5).
-    NameConflict { terminal: false, remedy: "Delete or rename the object named, or annotate a DataVolume for adoption." }
+    NameConflict { terminal: false, remedy: "Correct the entry, or delete or rename the object named; it was not touched." }
     /// Two targets are one StorageClass.
     DuplicateClass { terminal: true, remedy: "Keep one target per StorageClass." }
-    /// A referenced ConfigMap or Secret, or a key in it, is missing.
-    ReferenceNotFound { terminal: false, remedy: "Create what is named; the image goes on by itself." }
+    /// The image is for selected namespaces only, and nothing enforces that yet (R18).
+    AccessNotEnforced { terminal: true, remedy: "Write `access: {policy: AllTenants}` if every tenant may have the image; otherwise it is made once clone admission is installed." }
+    /// A referenced ConfigMap or Secret is missing, or does not hold what is needed.
+    ReferenceNotFound { terminal: false, remedy: "Create or correct what is named; the image goes on by itself." }
 
     // R10, R12: what storage and CDI did.
     /// The cluster has no default StorageClass (R12).
@@ -163,7 +187,7 @@ reasons! {
     /// The claim was lost.
     ClaimLost { terminal: false, remedy: "The volume behind the golden is gone; restore it or delete the DataVolume to import anew." }
     /// Another volume stands under the golden's name (R7).
-    GoldenReplaced { terminal: false, remedy: "Restore the recorded volume, or delete the DataVolume and the PVC of that name to have the golden made anew." }
+    GoldenReplaced { terminal: false, remedy: "Restore the recorded volume, annotate the PVC `kubernetes-worker-image.cozystack.io/adopt: true` to have it taken over as it is, or delete the DataVolume and the PVC of that name to have the golden made anew." }
     /// The golden's DataVolume or PVC is being deleted.
     GoldenTerminating { terminal: false, remedy: "It is made anew from the spool once it is gone." }
     /// The golden's PVC is gone although it was Ready.
@@ -178,6 +202,19 @@ reasons! {
     ProfileChanged { terminal: false, remedy: "Nothing changes for this golden; clones must keep its volume mode." }
     /// Upstream now serves other bytes than were imported (R6).
     UpstreamChanged { terminal: false, remedy: "Nothing is imported in place; make a new entry for the new bytes." }
+    // R22: who needs a golden.
+    /// Something needs a golden of the image.
+    InUse { terminal: false, remedy: "`golden-catalog consumers NAME` tells what; until that is gone, no golden may be deleted." }
+    /// Clones exist, and each stands alone.
+    OnlyIndependentClones { terminal: false, remedy: "" }
+    /// Nothing uses the image.
+    Unused { terminal: false, remedy: "" }
+    /// Not every consumer is known.
+    ConsumersUnknown { terminal: false, remedy: "Nothing may be called unused meanwhile; see the daemon's readiness and its ClusterRole." }
+    /// A clone does not move.
+    CloneStuck { terminal: false, remedy: "The Event names the cause; the clone goes on when it is gone." }
+    /// A mark on a disk contradicted its spec and was corrected (R25).
+    MarkCorrected { terminal: false, remedy: "Write the name of the golden that the spec names, or leave the annotation out." }
     /// The attempts are spent.
     AttemptsSpent { terminal: true, remedy: "A slow retry goes on; the annotation `kubernetes-worker-image.cozystack.io/retry: <new value>` starts over now." }
 }

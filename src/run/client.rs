@@ -22,12 +22,21 @@ use tower::{BoxError, Layer, ServiceExt};
 /// that, and the write with it.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How this program calls itself in the API server's audit log.
+const USER_AGENT: &str = concat!("golden-catalog/", env!("CARGO_PKG_VERSION"));
+
+fn named(config: &Config) -> Config {
+    let mut config = config.clone();
+    config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(USER_AGENT)));
+    config
+}
+
 /// A client that does not retry: for watches, live reads and the Lease. Every request through it needs a deadline of its own.
 ///
 /// # Errors
 /// When the configuration cannot be used (a CA, key or header that does not parse).
 pub fn reader(config: &Config) -> kube::Result<Client> {
-    let mut config = config.clone();
+    let mut config = named(config);
     config.default_retry = false;
     Client::try_from(config)
 }
@@ -42,6 +51,7 @@ pub fn reader(config: &Config) -> kube::Result<Client> {
 /// # Errors
 /// As for [`reader`].
 pub fn writer(config: &Config, claim: &Claim) -> kube::Result<Client> {
+    let config = named(config);
     let connector = config.rustls_https_connector()?;
     let http: legacy::Client<_, Guarded> = legacy::Client::builder(TokioExecutor::new()).build(connector);
     let claim = claim.clone();

@@ -91,6 +91,7 @@ impl SourceError {
             Fault::TooLarge { .. } => Reason::TooLarge,
             Fault::Status { status, .. } => status_reason(*status),
             Fault::UnfitAddress | Fault::SchematicIdChanged { .. } | Fault::NotAFile { .. } => Reason::InvalidSource,
+            Fault::Registry(fault) => fault.reason(),
             Fault::AllFailed { telling, failures } => failures.get(*telling).map_or(Reason::Unavailable, Self::reason),
         }
     }
@@ -107,7 +108,11 @@ impl SourceError {
 
     /// Whether another place that serves the same file may do better.
     pub fn is_worth_another_mirror(&self) -> bool {
-        !matches!(&*self.fault, Fault::CaBundle { .. } | Fault::UnfitCredentials | Fault::NotAFile { .. } | Fault::AllFailed { .. })
+        match &*self.fault {
+            Fault::CaBundle { .. } | Fault::UnfitCredentials | Fault::NotAFile { .. } | Fault::AllFailed { .. } => false,
+            Fault::Registry(fault) => !fault.is_about_the_image(),
+            _ => true,
+        }
     }
 
     /// Whether the bytes received so far are still the file's first ones, so that the rest may be asked for.

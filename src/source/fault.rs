@@ -4,7 +4,7 @@ use std::{net::IpAddr, time::Duration};
 
 use http::StatusCode;
 
-use super::{address::AddressClass, error::SourceError};
+use super::{address::AddressClass, error::SourceError, registry::RegistryFault};
 use crate::model::SchematicId;
 
 /// What went wrong with a request.
@@ -178,6 +178,9 @@ pub enum Fault {
         /// What was missing.
         what: String,
     },
+    /// A registry served something that is no container image for this entry.
+    #[error("{0}")]
+    Registry(Box<RegistryFault>),
     /// This kind of source cannot be opened as a file.
     #[error("{what} cannot be opened as a file")]
     NotAFile {

@@ -25,6 +25,7 @@ mod probe;
 mod proxy;
 mod range;
 mod redirect;
+mod registry;
 mod schematic;
 mod settings;
 mod talos;
@@ -47,7 +48,7 @@ pub use body::Body;
 use body::Driver;
 pub use compare::{Comparison, Recorded};
 use connect::Route;
-pub use credentials::Credentials;
+pub use credentials::{Credentials, SecretError, credentials_for};
 use dns::Resolver;
 use error::At;
 pub use error::{Fault, RedirectRefusal, SourceError};
@@ -56,6 +57,7 @@ pub use open::{Facts, OpenRequest, Opened, Resume};
 pub use probe::Peeked;
 pub use proxy::{NoProxy, ProxySettings, ProxyUrl};
 pub use range::Validator;
+pub use registry::{ContainerImage, Layer, Registry, RegistryFault};
 pub use schematic::{canonical_yaml, local_schematic_id};
 pub use settings::{Caps, Deadlines, EgressSettings};
 pub use talos::{SchematicRequest, image_url};
@@ -199,7 +201,7 @@ impl Egress {
         let mut secrets = request.credentials.map(Credentials::secrets).unwrap_or_default();
         let (mut url, mut trust, mut with_credentials) = (request.url.clone(), request.trust, true);
         for _ in 0..=settings.caps.redirects {
-            secrets.extend(url.query().map(|query| Zeroizing::new(query.to_owned())));
+            secrets.extend(secrets_of_query(&url));
             let route = Route {
                 url: &url,
                 trust,
@@ -324,6 +326,13 @@ fn message(
     Ok(message)
 }
 
+/// What a query may hold that no message may repeat: all of it, and each value long enough to be a signature or token.
+fn secrets_of_query(url: &Url) -> Vec<Zeroizing<String>> {
+    const SHORTEST: usize = 8;
+    let values = url.query_pairs().map(|(_, value)| Zeroizing::new(value.into_owned())).filter(|value| value.len() >= SHORTEST);
+    url.query().map(|query| Zeroizing::new(query.to_owned())).into_iter().chain(values).collect()
+}
+
 /// The announced length of a body.
 fn content_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.trim().parse().ok()
@@ -342,6 +351,22 @@ mod tests {
         send(egress.look(request));
         send(egress.resolve_schematic(schematic));
         send(egress.stated_digest(request));
+        send(in_registry(egress, request));
+    }
+
+    async fn in_registry(egress: &Egress, request: &OpenRequest<'_>) {
+        let crate::model::Source::ContainerDisk { reference, architecture } = request.source else { return };
+        let mut registry = egress.registry(request, reference, *architecture);
+        let Ok(image) = registry.image().await else { return };
+        let _ = registry.open(&image.layers[0]).await;
+        let _ = registry.begin(&image.layers[0], 1).await;
+    }
+
+    #[test]
+    fn a_signature_alone_is_a_secret_too() {
+        let url = "https://s3.example/k?X-Amz-Signature=5ea1ed51gnature&v=1".parse().expect("URL");
+        let secrets: Vec<_> = super::secrets_of_query(&url).iter().map(|secret| secret.to_string()).collect();
+        assert_eq!(secrets, ["X-Amz-Signature=5ea1ed51gnature&v=1", "5ea1ed51gnature"]);
     }
 
     #[test]

@@ -11,7 +11,10 @@ use super::{
     range::{self, Validator},
     talos,
 };
-use crate::model::{HttpUrl, SchematicId, Source};
+use crate::{
+    model::{HttpUrl, SchematicId, Source},
+    rules::Reason,
+};
 
 /// Which artifact to open, and with what.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +27,8 @@ pub struct OpenRequest<'a> {
     /// PEM certificates trusted besides the common ones.
     pub ca_bundle: Option<&'a [u8]>,
     /// Shown to the source's own server, never to a mirror or a redirect's target.
-    pub credentials: Option<&'a Credentials>,
+    /// Where there are several, the next is tried when one is refused.
+    pub credentials: &'a [Credentials],
     /// Where an earlier download broke off.
     pub resume: Option<&'a Resume>,
     /// Places ([`Facts::from`]) that served bad bytes during this fetch: asked after all others.
@@ -34,7 +38,21 @@ pub struct OpenRequest<'a> {
 impl<'a> OpenRequest<'a> {
     /// A request for `source` with nothing besides.
     pub const fn new(source: &'a Source) -> Self {
-        Self { source, schematic_id: None, ca_bundle: None, credentials: None, resume: None, demoted: &[] }
+        Self { source, schematic_id: None, ca_bundle: None, credentials: &[], resume: None, demoted: &[] }
+    }
+}
+
+impl OpenRequest<'_> {
+    /// Goes on to the next credentials, if those in use were refused and there are more.
+    pub(super) fn next_credentials(&mut self, error: &SourceError) -> bool {
+        let refused = matches!(error.reason(), Reason::Unauthorized | Reason::Forbidden);
+        match self.credentials.split_first() {
+            Some((_, rest)) if refused && !rest.is_empty() => {
+                self.credentials = rest;
+                true
+            }
+            _ => false,
+        }
     }
 }
 
@@ -122,6 +140,16 @@ impl Egress {
     /// # Errors
     /// Why no place would serve it, see [`SourceError::reason`].
     pub async fn open(&self, request: &OpenRequest<'_>) -> Result<Opened, SourceError> {
+        let mut request = *request;
+        loop {
+            match self.open_once(&request).await {
+                Err(error) if request.next_credentials(&error) => {}
+                done => return done,
+            }
+        }
+    }
+
+    async fn open_once(&self, request: &OpenRequest<'_>) -> Result<Opened, SourceError> {
         let mut round = self.round(request).await?;
         while let Some(place) = round.next_place() {
             let resume = request.resume.filter(|resume| resume.from == place.url);
@@ -279,7 +307,7 @@ impl Round {
 
 /// A request to one place. Credentials go to the origin only.
 pub(super) fn place_request<'a>(request: &OpenRequest<'a>, place: &'a Place, method: Method) -> Request<'a> {
-    let credentials = request.credentials.filter(|_| place.is_origin);
+    let credentials = request.credentials.first().filter(|_| place.is_origin);
     Request { method, credentials, ca_bundle: request.ca_bundle, ..Request::get(place.url.url()) }
 }
 

@@ -33,12 +33,21 @@ impl Egress {
     /// # Errors
     /// Why no place would serve it, see [`SourceError::reason`].
     pub async fn peek(&self, request: &OpenRequest<'_>, most: usize) -> Result<Peeked, SourceError> {
-        let request = OpenRequest { resume: None, ..*request };
-        let mut round = self.round(&request).await?;
+        let mut request = OpenRequest { resume: None, ..*request };
+        loop {
+            match self.peek_once(&request, most).await {
+                Err(error) if request.next_credentials(&error) => {}
+                done => return done,
+            }
+        }
+    }
+
+    async fn peek_once(&self, request: &OpenRequest<'_>, most: usize) -> Result<Peeked, SourceError> {
+        let mut round = self.round(request).await?;
         while let Some(place) = round.next_place() {
-            match self.peek_place(&request, &place, &round.target, most).await {
+            match self.peek_place(request, &place, &round.target, most).await {
                 Ok(peeked) => return Ok(peeked),
-                Err(error) => self.note(&mut round, &request, &place, error).await,
+                Err(error) => self.note(&mut round, request, &place, error).await,
             }
         }
         Err(round.into_error())
@@ -74,12 +83,21 @@ impl Egress {
     /// # Errors
     /// Why no place would say, see [`SourceError::reason`].
     pub async fn look(&self, request: &OpenRequest<'_>) -> Result<Facts, SourceError> {
-        let request = OpenRequest { resume: None, ..*request };
-        let mut round = self.round(&request).await?;
+        let mut request = OpenRequest { resume: None, ..*request };
+        loop {
+            match self.look_once(&request).await {
+                Err(error) if request.next_credentials(&error) => {}
+                done => return done,
+            }
+        }
+    }
+
+    async fn look_once(&self, request: &OpenRequest<'_>) -> Result<Facts, SourceError> {
+        let mut round = self.round(request).await?;
         while let Some(place) = round.next_place() {
-            match self.look_at(&request, &place, &round.target).await {
+            match self.look_at(request, &place, &round.target).await {
                 Ok(facts) => return Ok(facts),
-                Err(error) => self.note(&mut round, &request, &place, error).await,
+                Err(error) => self.note(&mut round, request, &place, error).await,
             }
         }
         Err(round.into_error())

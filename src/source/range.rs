@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderValue, header};
 use serde::{Deserialize, Serialize};
 
 use super::answer::http_date;
+use crate::model::Digest;
 
 /// A strong validator of a file's bytes, as sent in `If-Range`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +16,9 @@ pub enum Validator {
     Etag(String),
     /// A `Last-Modified` old enough to be strong.
     LastModified(String),
+    /// The digest that a blob of a registry is named by: whatever is served under the name is the same, or is refused in
+    /// the end.
+    Digest(Digest),
 }
 
 impl Validator {
@@ -40,6 +44,7 @@ impl Validator {
     pub(super) fn header(&self) -> Option<HeaderValue> {
         match self {
             Self::Etag(text) | Self::LastModified(text) => HeaderValue::from_str(text).ok(),
+            Self::Digest(_) => None,
         }
     }
 
@@ -48,6 +53,7 @@ impl Validator {
         match self {
             Self::Etag(known) => etag(headers).is_some_and(|now| now != *known),
             Self::LastModified(known) => last_modified(headers).is_some_and(|now| now != *known),
+            Self::Digest(_) => false,
         }
     }
 }

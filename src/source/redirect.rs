@@ -64,7 +64,7 @@ pub(super) fn next_hop(
 }
 
 /// Whether `to` is the server that `from` names: same host and port, or its default `https` in place of its default `http`.
-fn is_same_place(from: &Url, to: &Url) -> bool {
+pub(super) fn is_same_place(from: &Url, to: &Url) -> bool {
     let (was, is) = (from.port_or_known_default(), to.port_or_known_default());
     from.host() == to.host() && (was == is || (was, is) == (Some(80), Some(443)))
 }

@@ -45,7 +45,7 @@ impl<'a> SchematicRequest<'a> {
             Schematic::Document(document) => document,
             Schematic::Id(_) => NONE,
         };
-        Self { factory_url: &factory.factory_url, document, ca_bundle: request.ca_bundle, credentials: request.credentials }
+        Self { factory_url: &factory.factory_url, document, ca_bundle: request.ca_bundle, credentials: request.credentials.first() }
     }
 }
 
@@ -132,7 +132,7 @@ impl Egress {
         let id = factory.schematic.id().or(request.schematic_id)?;
         let disk = image_url(factory, id);
         let url = format!("{disk}.sha256").parse::<HttpUrl>().ok()?;
-        let ask = Request { credentials: request.credentials, ca_bundle: request.ca_bundle, ..Request::get(url.url()) };
+        let ask = Request { credentials: request.credentials.first(), ca_bundle: request.ca_bundle, ..Request::get(url.url()) };
         let response = self.send(&ask).await.ok().filter(|response| response.status == StatusCode::OK)?;
         let text = response.body.whole(LONGEST).await.ok()?;
         stated(std::str::from_utf8(&text).ok()?, disk.url().path().rsplit('/').next()?)

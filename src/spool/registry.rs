@@ -156,6 +156,11 @@ impl Registry {
         address
     }
 
+    /// The path at which a grant is, or would be, served.
+    pub fn path(&self, grant: &Grant) -> String {
+        self.0.key.address(grant).path().to_owned()
+    }
+
     /// Answers 410 from now on: the golden has its disk, and nothing may silently import it again.
     pub fn retire(&self, grant: &Grant) {
         let address = self.0.key.address(grant);

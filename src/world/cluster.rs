@@ -3,10 +3,10 @@
 use std::{future::Future, pin::Pin, sync::Arc, time::Instant};
 
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Pod, ResourceQuota},
+    core::v1::{ConfigMap, Pod, ResourceQuota, Secret},
     storage::v1::StorageClass,
 };
-use kube::{Client, ResourceExt as _};
+use kube::{Client, ResourceExt as _, core::PartialObjectMeta};
 
 use super::{Change, Pulse, Selection, Store, WatchSettings, WatchState, facts, feed};
 use crate::{
@@ -28,6 +28,8 @@ pub enum Changed {
     Quota,
     /// A ConfigMap of the daemon's namespace.
     ConfigMap(String),
+    /// A Secret of the daemon's namespace.
+    Secret(String),
 }
 
 /// A Warning about an object of the catalog namespace.
@@ -52,6 +54,13 @@ pub struct ConfigMapFacts {
     pub uid: String,
     /// Its data.
     pub data: std::collections::BTreeMap<String, String>,
+}
+
+/// A Secret, of which nothing but its version is kept: what it holds is read when it is used.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SecretFacts {
+    /// Its resourceVersion.
+    pub version: String,
 }
 
 /// Everything the controller watches for the catalog's own objects.
@@ -81,6 +90,8 @@ pub struct Cluster {
     pub warnings: Store<WarningFacts>,
     /// ConfigMaps of the daemon's namespace.
     pub config_maps: Store<ConfigMapFacts>,
+    /// Secrets of the daemon's namespace, by their metadata.
+    pub secrets: Store<SecretFacts>,
 }
 
 /// A watch to be run, with its signs of life.
@@ -126,6 +137,10 @@ impl Cluster {
                 let tell = Arc::clone(&tell);
                 move |change| tell(Changed::ConfigMap(change.name.to_owned()))
             }),
+            secrets: Store::new({
+                let tell = Arc::clone(&tell);
+                move |change| tell(Changed::Secret(change.name.to_owned()))
+            }),
         }
     }
 
@@ -148,6 +163,7 @@ impl Cluster {
             ("VolumeSnapshotClasses", self.snapshot_classes.is_known()),
             ("ResourceQuotas", self.quotas.is_known()),
             ("ConfigMaps", self.config_maps.is_known()),
+            ("Secrets", self.secrets.is_known()),
         ]
         .into_iter()
         .find_map(|(kind, known)| (!known).then_some(kind))
@@ -174,6 +190,9 @@ impl Cluster {
             run(client, watch("ConfigMap"), Selection::in_namespace(namespace), settings, &self.config_maps, |map: ConfigMap| {
                 Some(ConfigMapFacts { uid: map.uid().unwrap_or_default(), data: map.data.unwrap_or_default() })
             }),
+            run(client, watch("Secret"), secrets_of(namespace), settings, &self.secrets, |secret: PartialObjectMeta<Secret>| {
+                Some(SecretFacts { version: secret.resource_version().unwrap_or_default() })
+            }),
             run(client, watch("DataVolume").optional("datavolumes.cdi.kubevirt.io"), in_catalog(), settings, &self.volumes, Some),
             run(client, watch("StorageProfile").optional("storageprofiles.cdi.kubevirt.io"), everywhere(), settings, &self.profiles, Some),
             run(client, watch("CDIConfig").optional("cdiconfigs.cdi.kubevirt.io"), everywhere(), settings, &self.cdi_config, Some),
@@ -188,6 +207,12 @@ impl Cluster {
             ),
         ]
     }
+}
+
+/// Metadata only: no Secret's content is ever in the daemon's memory but while it is used. Helm keeps its releases in
+/// Secrets, which are many and large and of no interest.
+fn secrets_of(namespace: &str) -> Selection {
+    Selection { fields: Some("type!=helm.sh/release.v1".to_owned()), metadata_only: true, ..Selection::in_namespace(namespace) }
 }
 
 /// CDI's working claims, by far the most changes here, are nobody's golden.

@@ -13,16 +13,16 @@ use serde::de::DeserializeOwned;
 use super::ledger::{DiskProgress, Facts, Kind, Reference, Target, parse_uid};
 use crate::{
     foreign::{
-        Claim, ClaimSpec, DataSource, DataVolume, DataVolumeSpec, NamespacedName, TypedReference, VolumeCloneSource, VolumeSnapshot,
-        WorkerClass,
+        Claim, ClaimSpec, DataSource, DataVolume, DataVolumeSpec, NamespacedName, TypedReference, VirtualMachine, VolumeCloneSource,
+        VolumeSnapshot, WorkerClass,
     },
     model::{Architecture, ContainerReference, Identity},
     rules::{
         consumers::Evidence,
-        dependence::was_copied,
+        copied::copy_cause,
         golden::{ObjectMarks, is_temporary},
         marks,
-        pool::{PoolClue, disk_pool},
+        pool::{Pool, PoolClue, disk_pool, machine_pool},
     },
 };
 
@@ -46,7 +46,7 @@ pub(super) fn base(meta: &ObjectMeta) -> Facts {
 }
 
 /// A map of an object's metadata, empty where it has none.
-pub(super) fn texts(map: Option<&BTreeMap<String, String>>) -> Cow<'_, BTreeMap<String, String>> {
+pub fn texts(map: Option<&BTreeMap<String, String>>) -> Cow<'_, BTreeMap<String, String>> {
     map.map_or_else(|| Cow::Owned(BTreeMap::new()), Cow::Borrowed)
 }
 
@@ -79,6 +79,14 @@ pub fn object_marks<'a>(
         annotations,
         controller: controller(meta),
     }
+}
+
+/// The pool of a VirtualMachine's disks: by its labels, else it is the pool itself (design §3).
+pub fn machine_clue(machine: &VirtualMachine) -> Pool {
+    let own = machine.metadata.namespace.as_deref().unwrap_or_default();
+    let labels = texts(machine.metadata.labels.as_ref());
+    let told = machine.spec.read().and_then(|spec| machine_pool(own, instance_labels(spec), &labels));
+    told.unwrap_or_else(|| Pool::new(own, Pool::VIRTUAL_MACHINE, machine.metadata.name.as_deref().unwrap_or_default()))
 }
 
 fn reference(target: Target) -> Reference {
@@ -165,7 +173,7 @@ impl Observe for DataVolume {
                 phase => phase == Some("Failed"),
             };
         }
-        facts.progress.was_copied = was_copied(|key| annotations.get(key).cloned());
+        facts.progress.copied = copy_cause(|key| annotations.get(key).map(String::as_str));
         (!facts.references.is_empty() || belongs_to_workers(&facts.pool)).then_some(facts)
     }
 }
@@ -198,7 +206,7 @@ impl Observe for Claim {
             has_ended: false,
             is_bound: phase == Some("Bound"),
             is_lost: phase == Some("Lost"),
-            was_copied: was_copied(|key| annotations.get(key).cloned()),
+            copied: copy_cause(|key| annotations.get(key).map(String::as_str)),
         };
         let former_class = annotations.get("volume.beta.kubernetes.io/storage-class").cloned();
         facts.class = former_class.or_else(|| self.spec.read()?.storage_class_name.clone()).filter(|class| !class.is_empty());

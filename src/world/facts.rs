@@ -131,14 +131,7 @@ pub fn snapshot_volume(snapshot: &VolumeSnapshot, claim: Option<&Claim>) -> Sour
 
 /// The fence on a golden (R23): its claim's marks, which only the daemon may write.
 pub fn fence(claim: &Claim) -> Fence {
-    let annotations = texts(claim.metadata.annotations.as_ref());
-    if annotations.contains_key(marks::RETIRED) {
-        Fence::Retired
-    } else if annotations.contains_key(marks::RETIRING) {
-        Fence::Retiring
-    } else {
-        Fence::Open
-    }
+    Fence::of(&texts(claim.metadata.annotations.as_ref()))
 }
 
 /// A golden's DataVolume for R8.

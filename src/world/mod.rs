@@ -11,7 +11,7 @@ mod store;
 mod watch;
 
 pub use cluster::{Changed, Cluster, ConfigMapFacts, WarningFacts, Watch};
-pub use consumers::ConsumerWatch;
+pub use consumers::{ConsumerWatch, image_consumers};
 pub use ledger_sink::LedgerSink;
 pub use store::{Change, Store, StoreState};
 pub use watch::{Key, Phase, Pulse, Selection, Sink, Unknown, WatchSettings, WatchState, feed};

@@ -27,13 +27,55 @@ use crate::{
     },
 };
 
+/// What a request hangs on besides the object itself. The ledger knows it; who has read something newer answers with that.
+pub trait Surroundings {
+    /// The namespace the goldens are in.
+    fn catalog_namespace(&self) -> &str;
+
+    /// Where a DataSource leads.
+    ///
+    /// # Errors
+    /// While it is not known.
+    fn data_source(&self, namespace: &str, name: &str) -> Known<Chain>;
+
+    /// The pool a clue leads to.
+    ///
+    /// # Errors
+    /// While it is not known.
+    fn pool(&self, namespace: &str, clue: &PoolClue) -> Known<Pool>;
+
+    /// The pool of a machine template that does not tell its own.
+    ///
+    /// # Errors
+    /// While it is not known.
+    fn template_pool(&self, namespace: &str, name: &str) -> Known<Pool>;
+}
+
+impl Surroundings for Ledger {
+    fn catalog_namespace(&self) -> &str {
+        Self::catalog_namespace(self)
+    }
+
+    fn data_source(&self, namespace: &str, name: &str) -> Known<Chain> {
+        Self::data_source(self, namespace, name)
+    }
+
+    fn pool(&self, namespace: &str, clue: &PoolClue) -> Known<Pool> {
+        Self::pool(self, namespace, clue)
+    }
+
+    fn template_pool(&self, namespace: &str, name: &str) -> Known<Pool> {
+        Self::template_pool(self, namespace, name)
+    }
+}
+
 /// An object that may ask for clones of goldens.
 pub trait Clones {
     /// The clones it asks for; none where it names nothing in the catalog.
     ///
     /// # Errors
     /// While what a request hangs on (a DataSource, a disk's VM) is not known, or when the object cannot be read but names a golden.
-    fn clone_requests(&self, ledger: &Ledger) -> Known<Vec<CloneRequest>>;
+    fn clone_requests(&self, around: &dyn Surroundings) -> Known<Vec<CloneRequest>>;
 }
 
 /// What an UPDATE is judged by: the requests that the object did not make before.
@@ -43,7 +85,7 @@ pub fn new_requests(old: &[CloneRequest], new: Vec<CloneRequest>) -> Vec<CloneRe
 
 /// Who asks, and the source if it is in the catalog.
 struct Reader<'a> {
-    ledger: &'a Ledger,
+    around: &'a dyn Surroundings,
     meta: &'a ObjectMeta,
     kind: SubjectKind,
 }
@@ -58,8 +100,8 @@ struct DiskSpec<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new<K: kube::Resource<DynamicType = ()>>(ledger: &'a Ledger, object: &'a K, kind: SubjectKind) -> Self {
-        Self { ledger, meta: object.meta(), kind }
+    fn new<K: kube::Resource<DynamicType = ()>>(around: &'a dyn Surroundings, object: &'a K, kind: SubjectKind) -> Self {
+        Self { around, meta: object.meta(), kind }
     }
 
     fn own(&self) -> &'a str {
@@ -67,7 +109,7 @@ impl<'a> Reader<'a> {
     }
 
     fn catalog(&self) -> &'a str {
-        self.ledger.catalog_namespace()
+        self.around.catalog_namespace()
     }
 
     fn is_judged(&self) -> bool {
@@ -94,7 +136,7 @@ impl<'a> Reader<'a> {
         Ok(match target {
             Target::Claim(name) => Some((Source::Claim(name), None)),
             Target::Snapshot(name) => Some((Source::Snapshot(name), None)),
-            Target::DataSource { namespace, name } => match self.ledger.data_source(&namespace, &name)? {
+            Target::DataSource { namespace, name } => match self.around.data_source(&namespace, &name)? {
                 Chain::Catalog(source) => Some((source, Some(format!("{namespace}/{name}")))),
                 Chain::Elsewhere => None,
             },
@@ -163,8 +205,8 @@ fn stated_size(claim: Option<&ClaimSpec>) -> StatedSize {
 }
 
 impl Clones for DataVolume {
-    fn clone_requests(&self, ledger: &Ledger) -> Known<Vec<CloneRequest>> {
-        let reader = Reader::new(ledger, self, SubjectKind::DataVolume);
+    fn clone_requests(&self, around: &dyn Surroundings) -> Known<Vec<CloneRequest>> {
+        let reader = Reader::new(around, self, SubjectKind::DataVolume);
         if !reader.is_judged() {
             return Ok(Vec::new());
         }
@@ -174,15 +216,15 @@ impl Clones for DataVolume {
         let request = reader.request(volume_target(spec, reader.own(), reader.catalog()), || {
             let clue = disk_pool(reader.own(), &texts(self.metadata.labels.as_ref()), annotations, owning_machine(&self.metadata));
             let (shape, claim) = shape(spec);
-            Ok(DiskSpec { name: None, shape, claim, annotations, pool: ledger.pool(reader.own(), &clue)? })
+            Ok(DiskSpec { name: None, shape, claim, annotations, pool: around.pool(reader.own(), &clue)? })
         })?;
         Ok(request.into_iter().collect())
     }
 }
 
 impl Clones for Claim {
-    fn clone_requests(&self, ledger: &Ledger) -> Known<Vec<CloneRequest>> {
-        let reader = Reader::new(ledger, self, SubjectKind::Claim);
+    fn clone_requests(&self, around: &dyn Surroundings) -> Known<Vec<CloneRequest>> {
+        let reader = Reader::new(around, self, SubjectKind::Claim);
         if !reader.is_judged() {
             return Ok(Vec::new());
         }
@@ -191,15 +233,15 @@ impl Clones for Claim {
         let annotations = self.metadata.annotations.as_ref().unwrap_or(&NONE);
         let request = reader.request(claim_target(spec, reader.own(), reader.catalog(), None), || {
             let clue = disk_pool(reader.own(), &texts(self.metadata.labels.as_ref()), annotations, None);
-            Ok(DiskSpec { name: None, shape: Shape::Claim, claim: Some(spec), annotations, pool: ledger.pool(reader.own(), &clue)? })
+            Ok(DiskSpec { name: None, shape: Shape::Claim, claim: Some(spec), annotations, pool: around.pool(reader.own(), &clue)? })
         })?;
         Ok(request.into_iter().collect())
     }
 }
 
 impl Clones for VirtualMachine {
-    fn clone_requests(&self, ledger: &Ledger) -> Known<Vec<CloneRequest>> {
-        let reader = Reader::new(ledger, self, SubjectKind::VirtualMachine);
+    fn clone_requests(&self, around: &dyn Surroundings) -> Known<Vec<CloneRequest>> {
+        let reader = Reader::new(around, self, SubjectKind::VirtualMachine);
         if !reader.is_judged() {
             return Ok(Vec::new());
         }
@@ -211,23 +253,23 @@ impl Clones for VirtualMachine {
 }
 
 impl Clones for KubevirtMachineTemplate {
-    fn clone_requests(&self, ledger: &Ledger) -> Known<Vec<CloneRequest>> {
-        let reader = Reader::new(ledger, self, SubjectKind::MachineTemplate);
+    fn clone_requests(&self, around: &dyn Surroundings) -> Known<Vec<CloneRequest>> {
+        let reader = Reader::new(around, self, SubjectKind::MachineTemplate);
         if !reader.is_judged() {
             return Ok(Vec::new());
         }
         let Some(machine) = template_machine(self) else { return reader.unreadable(&self.spec) };
         let pool = match template_pool(reader.own(), machine) {
             PoolClue::Here(pool) => pool,
-            _ => ledger.template_pool(reader.own(), self.metadata.name.as_deref().unwrap_or_default())?,
+            _ => around.template_pool(reader.own(), self.metadata.name.as_deref().unwrap_or_default())?,
         };
         reader.machine_disks(&machine.spec, machine_namespace(self, machine), &pool)
     }
 }
 
 impl Clones for DataSource {
-    fn clone_requests(&self, ledger: &Ledger) -> Known<Vec<CloneRequest>> {
-        let reader = Reader::new(ledger, self, SubjectKind::DataSource);
+    fn clone_requests(&self, around: &dyn Surroundings) -> Known<Vec<CloneRequest>> {
+        let reader = Reader::new(around, self, SubjectKind::DataSource);
         if !reader.is_judged() {
             return Ok(Vec::new());
         }

@@ -7,9 +7,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
-{{/* The name of what lies outside the release's namespace. Two releases may meet there for a while, when one replaces the other. */}}
+{{/*
+The name of what lies outside the release's namespace. Two releases may meet there for a while, when one replaces the other; and what is
+left of one whose namespace was deleted must not stand in the way of the next.
+*/}}
 {{- define "golden-catalog.outsideName" -}}
-golden-catalog-controller-{{ .Release.Namespace }}
+golden-catalog-controller-{{ .Release.Namespace }}-{{ .Release.Name }}
 {{- end }}
 
 {{/* The labels that select the Pods of the controller; they never change, since a Deployment's selector cannot. */}}
@@ -28,6 +31,9 @@ app.kubernetes.io/component: controller
 - --spool-dir=/spool
 {{- with .Values.spool.advertisedURL }}
 - --spool-url={{ . }}
+{{- end }}
+{{- with include "golden-catalog.webhookHost" . }}
+- --webhook-host={{ . }}
 {{- end }}
 {{- range .Values.controller.extraArgs }}
 - {{ . | quote }}
@@ -87,4 +93,45 @@ app.kubernetes.io/component: controller
 {{- if and (lookup "v1" "Namespace" "" "kube-system") (not (lookup "v1" "Namespace" "" .Values.catalogNamespace)) }}
 {{- fail (printf "the namespace %q (catalogNamespace) does not exist: create it, or name the one that holds the golden images" .Values.catalogNamespace) }}
 {{- end }}
+{{- end }}
+
+{{/* The name of both webhook configurations. The leader fills them in by this name. */}}
+{{- define "golden-catalog.webhooksName" -}}
+golden-catalog-admission-{{ .Release.Namespace }}
+{{- end }}
+
+{{/* The labels that select the Pods of the admission role. */}}
+{{- define "golden-catalog.admissionSelector" -}}
+app.kubernetes.io/name: golden-catalog
+app.kubernetes.io/component: admission
+{{- end }}
+
+{{/* The host under which the API server reaches the webhook, for its certificate; empty: the Service. */}}
+{{- define "golden-catalog.webhookHost" -}}
+{{- with .Values.admission.advertisedURL }}{{ (urlParse .).host | splitList ":" | first }}{{ end }}
+{{- end }}
+
+{{/* What every webhook has alike. */}}
+{{- define "golden-catalog.webhook" -}}
+admissionReviewVersions: [v1]
+sideEffects: None
+failurePolicy: {{ .failurePolicy }}
+# Below the longest that Kubernetes recommends; the daemon answers sooner, in its own words.
+timeoutSeconds: 5
+matchPolicy: Equivalent
+clientConfig:
+  {{- with .root.Values.admission.advertisedURL }}
+  url: {{ printf "%s/%s" (trimSuffix "/" .) $.path }}
+  {{- else }}
+  service:
+    name: golden-catalog-admission
+    namespace: {{ .root.Release.Namespace }}
+    path: /{{ .path }}
+    port: 443
+  {{- end }}
+{{- end }}
+
+{{/* CEL: whether a DataVolume's spec names the catalog namespace as the source of a clone. */}}
+{{- define "golden-catalog.cel.names" -}}
+{{ .spec }}.?source.?pvc.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?source.?snapshot.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?sourceRef.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?pvc.?dataSourceRef.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?storage.?dataSourceRef.?namespace.orValue('') == {{ .catalog }}
 {{- end }}

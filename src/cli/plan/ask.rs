@@ -7,11 +7,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{
     input::Candidate,
-    judge::{Peek, Served},
+    judge::{Peek, Seen, Served},
 };
 use crate::{
-    artifact::{ArtifactError, Limits, Probe, Prober},
-    model::Image,
+    artifact::{ArtifactError, Limits, Prober},
+    intake::peek_container,
+    model::{Image, Source},
     source::{Egress, OpenRequest, Peeked},
 };
 
@@ -60,6 +61,20 @@ fn bar(count: usize) -> ProgressBar {
 }
 
 async fn ask_one(egress: &Egress, limits: &Limits, image: &Image) -> Peek {
+    if image.credentials.is_some() {
+        return Peek::Private;
+    }
+    if let Source::ContainerDisk { reference, architecture } = &image.source {
+        return match peek_container(egress, limits, &OpenRequest::new(&image.source), reference, *architecture).await {
+            Ok(peek) => Peek::Served(Served {
+                length: Some(peek.download),
+                resolved_url: peek.resolved_url,
+                schematic_id: None,
+                probe: Ok(Seen { format: peek.format.map(|format| format.to_string()), virtual_size: peek.virtual_size }),
+            }),
+            Err(error) => Peek::Failed { reason: error.reason(), message: sentence(&error.to_string()) },
+        };
+    }
     let peeked = match egress.peek(&OpenRequest::new(&image.source), Prober::MAX).await {
         Ok(peeked) => peeked,
         Err(error) => return Peek::Failed { reason: error.reason(), message: sentence(&error.to_string()) },
@@ -77,12 +92,13 @@ async fn ask_one(egress: &Egress, limits: &Limits, image: &Image) -> Peek {
     }
 }
 
-fn probe(peeked: &Peeked, limits: &Limits) -> Result<Probe, ArtifactError> {
+fn probe(peeked: &Peeked, limits: &Limits) -> Result<Seen, ArtifactError> {
     let mut prober = Prober::new(peeked.facts.length, limits);
-    match prober.feed(&peeked.head)? {
-        Some(probe) => Ok(probe),
-        None => prober.finish(),
-    }
+    let probe = match prober.feed(&peeked.head)? {
+        Some(probe) => probe,
+        None => prober.finish()?,
+    };
+    Ok(Seen { format: Some(probe.format.to_string()), virtual_size: probe.virtual_size })
 }
 
 /// An error's text as a sentence, since a remedy follows it.

@@ -6,7 +6,6 @@ use serde::Serialize;
 
 use super::input::Candidate;
 use crate::{
-    artifact::{Format, Probe},
     cli::Exit,
     model::{DiskSize, Identity, Image, Schematic, SchematicId, Source, VolumeMode},
     rules::{
@@ -23,6 +22,8 @@ use crate::{
 pub(super) enum Peek {
     /// Upstream was not asked: `--offline`, or the image is refused anyway.
     NotAsked,
+    /// It wants credentials, which are in the cluster.
+    Private,
     /// It serves bytes.
     Served(Served),
     /// It does not.
@@ -39,7 +40,16 @@ pub(super) struct Served {
     /// The ID that the factory gave a schematic document.
     pub schematic_id: Option<SchematicId>,
     /// What the bytes are.
-    pub probe: Result<Probe, (Reason, String)>,
+    pub probe: Result<Seen, (Reason, String)>,
+}
+
+/// What the first bytes of an artifact tell.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    /// The format; `None` for a container disk that begins too far into its layer.
+    pub format: Option<String>,
+    /// The size as a guest sees it, where it shows.
+    pub virtual_size: Option<DiskSize>,
 }
 
 /// The whole answer of `plan`. What is written as JSON.
@@ -136,6 +146,11 @@ pub(super) struct Totals {
 }
 
 impl Report {
+    /// Counts anew, after verdicts were changed.
+    pub fn sum_up(&mut self) {
+        self.totals = totals(&self.images);
+    }
+
     /// 1 where something is refused, else 2 where an upstream could not be asked, else 0.
     pub fn exit(&self) -> Exit {
         match (self.totals.refused, self.totals.unknown) {
@@ -153,9 +168,14 @@ pub(super) fn worth_asking(candidates: &[Candidate]) -> Vec<bool> {
     candidates.iter().zip(refused).map(|(candidate, refused)| candidate.image.is_ok() && refused.is_none()).collect()
 }
 
+/// The schematics' IDs, one a candidate, as far as they are known.
+pub(super) fn ids(candidates: &[Candidate], peeks: &[Peek]) -> Vec<Option<SchematicId>> {
+    candidates.iter().zip(peeks).map(|(candidate, peek)| local_id(candidate, peek)).collect()
+}
+
 /// The verdicts; `peeks` has one item a candidate.
 pub(super) fn judge(candidates: &[Candidate], peeks: &[Peek]) -> Report {
-    let ids: Vec<_> = candidates.iter().zip(peeks).map(|(candidate, peek)| local_id(candidate, peek)).collect();
+    let ids = ids(candidates, peeks);
     let duplicates = duplicates(candidates, &ids);
     let mut images: Vec<_> = candidates
         .iter()
@@ -233,14 +253,18 @@ fn row(candidate: &Candidate, peek: &Peek, id: Option<&SchematicId>, duplicate: 
     let mut virtual_size = None;
     row.verdict = match peek {
         Peek::NotAsked => Verdict::Accepted,
+        Peek::Private => {
+            row.warnings.push("Upstream was not asked: the credentials are in the cluster, and only the daemon reads them.".to_owned());
+            Verdict::Accepted
+        }
         Peek::Failed { reason, message } => failed(&mut row, *reason, message),
         Peek::Served(served) => {
             row.download_bytes = served.length;
             row.resolved_url = Some(served.resolved_url.clone());
             match &served.probe {
-                Ok(probe) => {
-                    virtual_size = probe.virtual_size;
-                    row.format = Some(format_name(probe.format));
+                Ok(seen) => {
+                    virtual_size = seen.virtual_size;
+                    row.format.clone_from(&seen.format);
                     Verdict::Good
                 }
                 Err((reason, message)) => failed(&mut row, *reason, message),
@@ -254,10 +278,6 @@ fn row(candidate: &Candidate, peek: &Peek, id: Option<&SchematicId>, duplicate: 
         row.verdict = Verdict::Refused;
     }
     row
-}
-
-fn format_name(format: Format) -> String {
-    format.to_string()
 }
 
 fn field_problem(candidate: &Candidate, field: String, message: String) -> Problem {

@@ -1,9 +1,8 @@
 use rstest::rstest;
 use serde_json::Value;
 
-use super::{Peek, Report, Served, Verdict, judge, worth_asking};
+use super::{Peek, Report, Seen, Served, Verdict, judge, worth_asking};
 use crate::{
-    artifact::{Compression, DiskFormat, Format, Probe},
     cli::{
         Exit,
         plan::{input, show},
@@ -21,8 +20,7 @@ fn candidates(text: &str) -> Vec<input::Candidate> {
 
 fn served(length: Option<u64>, virtual_size: Option<&str>) -> Peek {
     let virtual_size = virtual_size.map(|size| size.parse().expect(size));
-    let format = Format { disk: DiskFormat::Raw, compression: Some(Compression::Xz) };
-    let probe = Ok(Probe { format, virtual_size });
+    let probe = Ok(Seen { format: Some("raw.xz".to_owned()), virtual_size });
     Peek::Served(Served { length, resolved_url: "https://e.example/final".into(), schematic_id: None, probe })
 }
 

@@ -2,6 +2,7 @@
 //!
 //! [`input`] reads files, [`ask`] peeks at upstreams, [`judge`] decides, [`show`] prints. Nothing is written anywhere.
 
+mod against;
 mod ask;
 mod input;
 mod judge;
@@ -40,6 +41,13 @@ pub struct PlanArguments {
     /// Asks no upstream: checks only what the files say.
     #[arg(long)]
     offline: bool,
+    /// Holds the files against the cluster of the current kubeconfig too: edits of images that exist, names and goldens that are
+    /// taken, and which goldens of the former charts would be taken over. Nothing is written.
+    #[arg(long)]
+    against_cluster: bool,
+    /// The namespace of the goldens, for `--against-cluster`.
+    #[arg(long, default_value = "cozy-public")]
+    catalog_namespace: String,
     /// The form of the answer.
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
@@ -62,6 +70,11 @@ pub(super) async fn run(arguments: PlanArguments) -> Result<Exit, Failure> {
     let settings = settings(&arguments)?;
     let egress = Egress::new(settings.egress.clone()).map_err(|error| Failure::usage(error.to_string()))?;
     let candidates = candidates(&arguments.files)?;
+    // Asked first: without it there is no verdict, whatever upstream says.
+    let live = match arguments.against_cluster {
+        true => Some(against::Live::read(crate::cli::client().await?, &arguments.catalog_namespace).await?),
+        false => None,
+    };
     let peeks = if arguments.offline {
         vec![judge::Peek::NotAsked; candidates.len()]
     } else {
@@ -69,7 +82,10 @@ pub(super) async fn run(arguments: PlanArguments) -> Result<Exit, Failure> {
         let limits = Limits { max_virtual_size: settings.largest_disk.bytes(), ..Limits::default() };
         ask::ask(&egress, &limits, &candidates, &judge::worth_asking(&candidates)).await
     };
-    let report = judge::judge(&candidates, &peeks);
+    let mut report = judge::judge(&candidates, &peeks);
+    if let Some(live) = live {
+        against::hold_against(&mut report, &candidates, &judge::ids(&candidates, &peeks), &live);
+    }
     let text = match arguments.output {
         Output::Table => show::text(&report),
         Output::Json => serde_json::to_string_pretty(&report).map_err(|error| Failure::new(error.to_string()))? + "\n",

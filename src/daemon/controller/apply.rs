@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     api::{GoldenImage, GoldenImageStatus},
-    golden::{Action, Decision, ImportOrder, Note, Observed, manifest::Owner},
+    golden::{self, Action, Decision, ImportOrder, Note, Observed, manifest::Owner},
     model::{GoldenName, Image},
     run::events::{self, Severity},
 };
@@ -106,6 +106,13 @@ impl Term {
                     hands.mark(image, &order, claim_uid, volume_uid.as_deref()).await?;
                 }
             }
+            Action::Adopt { golden, claim_uid, volume_uid } => {
+                if let Some(target) = status.targets.iter().find(|target| target.golden.as_deref() == Some(golden.as_str())) {
+                    let marks = golden::adopted_marks(image, status, target);
+                    hands.write_marks(golden, &marks, claim_uid, volume_uid.as_deref()).await?;
+                    tracing::info!(image = %image.name, %golden, "taken over as it is");
+                }
+            }
             Action::CheckUpstream => self.check_upstream(object, uid, image, status),
         }
         Ok(())
@@ -140,5 +147,6 @@ fn order_of(image: &Image, status: &GoldenImageStatus, golden: &GoldenName) -> O
         identity: image.identity(schematic_id.as_ref())?,
         schematic_id,
         artifact: status.artifact.as_ref().and_then(|artifact| artifact.digest.parse().ok()),
+        defaults: status.defaults.as_ref().map(crate::api::VirtualMachineDefaultsSpec::facts).unwrap_or_default(),
     })
 }

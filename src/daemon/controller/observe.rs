@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use super::Term;
 use crate::{
     api::{GoldenImage, GoldenImageStatus, parse_image},
-    golden::{self, Metadata, Observed, Permits, Reference, SpooledView, observe},
+    golden::{self, CredentialsView, Metadata, Observed, Permits, Reference, SpooledView, observe},
     model::{Digest, DiskSize, Identity, Image},
     rules::{ImporterFacts, Reason, marks},
     spool::{Grant, Record, Verified},
@@ -50,15 +50,28 @@ impl Term {
             },
             duplicate_of: identity.as_ref().and_then(|identity| self.shared.index.older_twin(&name, identity.as_str())),
             ca: self.ca_reference(parsed.as_ref().ok()),
+            credentials: self.credentials_view(parsed.as_ref().ok()),
             cdi_installed: cluster.volumes.state() != crate::world::StoreState::NotInstalled,
             spooled,
             fetch: self.jobs.view(uid),
             upstream: self.memory.with(uid, |image| image.upstream.clone()),
             listing: self.shared.listings.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned().unwrap_or_default(),
+            usage: self.shared.usage.view(&self.shared, object),
             permits: Permits::default(),
             image: parsed,
             status,
             targets,
+        }
+    }
+
+    fn credentials_view(&self, image: Option<&Image>) -> CredentialsView {
+        let Some(name) = image.and_then(|image| image.credentials.as_ref()) else { return CredentialsView::default() };
+        match self.shared.cluster.secrets.get(&self.shared.namespace, name.as_str()) {
+            Some(facts) => CredentialsView { reference: Reference::Found, version: Some(facts.version.clone()) },
+            None => {
+                let what = format!("The Secret {}/{name} (`credentialsSecretRef`)", self.shared.namespace);
+                CredentialsView { reference: Reference::Missing(what), version: None }
+            }
         }
     }
 
@@ -71,9 +84,10 @@ impl Term {
             target.golden.volume = shown;
             return;
         };
-        let facts = disk
-            .and_then(|disk| disk.parse::<Digest>().ok())
-            .and_then(|disk| self.registry.facts(&Grant { uid: uid.to_owned(), golden: golden.clone(), disk }));
+        let grant =
+            disk.and_then(|disk| disk.parse::<Digest>().ok()).map(|disk| Grant { uid: uid.to_owned(), golden: golden.clone(), disk });
+        target.golden.path = grant.as_ref().map(|grant| self.registry.path(grant));
+        let facts = grant.and_then(|grant| self.registry.facts(&grant));
         if let Some(facts) = facts {
             let began = status
                 .targets
@@ -153,5 +167,6 @@ fn spooled_view(record: &Record) -> Option<SpooledView> {
         disk_digest: record.disk.digest,
         virtual_size: DiskSize::from_bytes(record.disk.virtual_size)?,
         digest_matched: record.verified == Verified::Digest,
+        container: record.artifact.container.clone(),
     })
 }

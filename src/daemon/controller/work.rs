@@ -5,14 +5,14 @@ use std::{sync::Arc, time::Instant};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::Term;
+use super::{Term, secret::SecretOf};
 use crate::{
     api::{GoldenImage, GoldenImageStatus},
     golden::{FetchView, UpstreamView},
     intake::{self, IntakeRequest},
     model::{DiskSize, Image, Schematic, Source},
-    rules::size::golden_size,
-    source::{Comparison, OpenRequest, Recorded, SchematicRequest},
+    rules::{Reason, size::golden_size},
+    source::{Comparison, OpenRequest, Recorded, SchematicRequest, SourceError},
 };
 
 impl Term {
@@ -22,16 +22,38 @@ impl Term {
         facts.data.get(key).map(|pem| pem.clone().into_bytes())
     }
 
+    /// The Secret that an image names, yet to be read.
+    fn secret_of(&self, image: &Image) -> SecretOf {
+        SecretOf {
+            client: self.hands.client.clone(),
+            namespace: self.shared.namespace.clone(),
+            name: image.credentials.clone(),
+            source: image.source.clone(),
+        }
+    }
+
     /// Asks the factory for the ID of a schematic document.
     pub(super) fn resolve_schematic(&self, uid: &str, image: &Image) {
         let Source::TalosFactory(talos) = image.source.clone() else { return };
-        let (egress, ca) = (self.shared.egress.clone(), self.ca_bundle(image));
+        let (egress, ca, secret) = (self.shared.egress.clone(), self.ca_bundle(image), self.secret_of(image));
         self.jobs.start(uid, image.name.as_str(), |_, _| async move {
             let Schematic::Document(document) = &talos.schematic else { return FetchView::Idle };
-            let request = SchematicRequest { factory_url: &talos.factory_url, document, ca_bundle: ca.as_deref(), credentials: None };
-            match egress.resolve_schematic(&request).await {
-                Ok(id) => FetchView::Schematic(id),
-                Err(error) => FetchView::Failed { reason: error.reason(), message: error.to_string(), retry_after: error.retry_after() },
+            let credentials = match secret.read().await {
+                Ok(credentials) => credentials,
+                Err(error) => return error.view(),
+            };
+            let mut rest = credentials.as_slice();
+            loop {
+                let request =
+                    SchematicRequest { factory_url: &talos.factory_url, document, ca_bundle: ca.as_deref(), credentials: rest.first() };
+                let refused = |error: &SourceError| matches!(error.reason(), Reason::Unauthorized | Reason::Forbidden);
+                match egress.resolve_schematic(&request).await {
+                    Ok(id) => return FetchView::Schematic(id),
+                    Err(error) if rest.len() > 1 && refused(&error) => rest = &rest[1..],
+                    Err(error) => {
+                        return FetchView::Failed { reason: error.reason(), message: error.to_string(), retry_after: error.retry_after() };
+                    }
+                }
             }
         });
     }
@@ -45,17 +67,26 @@ impl Term {
             Some(largest) => golden_size(disk, Some(largest), None).map(drop).map_err(|error| format!("The {error}.")),
             None => Ok(()),
         });
-        let request = IntakeRequest {
+        let secret = self.secret_of(image);
+        let mut request = IntakeRequest {
             identity,
             source: image.source.clone(),
             schematic_id,
             digest: image.digest,
             ca_bundle: self.ca_bundle(image),
-            credentials: None,
+            credentials: Vec::new(),
             fits,
         };
         let name = image.name.to_string();
         self.jobs.start(uid, image.name.as_str(), |told, cancel| async move {
+            request.credentials = match secret.read().await {
+                Ok(credentials) => credentials,
+                Err(error) => {
+                    metrics.failed(&name, error.reason());
+                    tracing::warn!(image = name, %error, "the credentials cannot be used");
+                    return error.view();
+                }
+            };
             let began = Instant::now();
             let kind = source_kind(&request.source);
             let (progress, mut steps) = tokio::sync::watch::channel(intake::Progress::default());
@@ -106,9 +137,13 @@ impl Term {
         let (egress, source, ca, queue) =
             (self.shared.egress.clone(), image.source.clone(), self.ca_bundle(image), Arc::clone(&self.shared.queue));
         let (name, uid) = (object.name_any(), uid.to_owned());
-        let this = self.memory.clone();
+        let (this, secret) = (self.memory.clone(), self.secret_of(image));
         tokio::spawn(async move {
-            let request = OpenRequest { ca_bundle: ca.as_deref(), ..OpenRequest::new(&source) };
+            let credentials = secret.read().await.unwrap_or_else(|error| {
+                tracing::debug!(image = name, %error, "the credentials cannot be used");
+                Vec::new()
+            });
+            let request = OpenRequest { ca_bundle: ca.as_deref(), credentials: &credentials, ..OpenRequest::new(&source) };
             let difference = match egress.look(&request).await {
                 Ok(facts) => {
                     let recorded = Recorded {

@@ -173,6 +173,10 @@ impl Judgement<'_> {
         match golden.fence {
             Fence::Open => {}
             Fence::Retired => self.refuse(Rule::R23, "is retired: use another image"),
+            Fence::Closed => self.refuse(
+                Rule::R23,
+                "is about to be retired, because nothing seemed to need it any more: use another image, or try again in two minutes; if something needs it after all it opens again",
+            ),
             Fence::Retiring => {
                 let Some(pool) = self.need(&self.situation.pool) else { return };
                 if self.request.pool == Pool::Unknown || !pool.uses_golden {

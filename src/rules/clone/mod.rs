@@ -20,6 +20,7 @@ use super::{
 };
 use crate::model::DiskSize;
 
+pub use super::fence::Fence;
 pub use judge::judge;
 
 /// A fact that cannot be had now.
@@ -187,17 +188,6 @@ pub enum Progress {
     Terminating,
 }
 
-/// The fence around a golden that is to go (R23), read live.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fence {
-    /// Nothing.
-    Open,
-    /// No new pools.
-    Retiring,
-    /// Nobody.
-    Retired,
-}
-
 /// Who may clone a golden (R18).
 #[derive(Debug, Clone, PartialEq)]
 pub enum Access {
@@ -205,6 +195,15 @@ pub enum Access {
     AllTenants,
     /// Namespaces whose labels match. An absent selector matches none.
     Selected(Option<LabelSelector>),
+}
+
+impl From<&crate::model::Access> for Access {
+    fn from(access: &crate::model::Access) -> Self {
+        match access {
+            crate::model::Access::AllTenants => Self::AllTenants,
+            crate::model::Access::Selected(selector) => Self::Selected(Some(selector.written().clone())),
+        }
+    }
 }
 
 /// A golden of one class of an image.

@@ -18,6 +18,7 @@ use prometheus_client::{
 };
 use series::PerImage;
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{Mutex, PoisonError, atomic::AtomicU64},
     time::Duration,
@@ -49,7 +50,12 @@ labels! {
     OfQueue { queue: &'static str }
     OfCertificate { certificate: String }
     OfCause { cause: &'static str }
+    OfImageKind { image: String, kind: &'static str }
+    OfImageCause { image: String, cause: &'static str }
+    OfMark { outcome: &'static str }
     OfVersion { version: &'static str }
+    OfVerdict { webhook: &'static str, verdict: &'static str }
+    OfWebhook { webhook: &'static str }
 }
 
 /// How one reconcile ended.
@@ -69,6 +75,27 @@ impl Outcome {
             Self::Changed => "changed",
             Self::Unchanged => "unchanged",
             Self::Error => "error",
+        }
+    }
+}
+
+/// How writing marks on a disk ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MarkOutcome {
+    /// They were missing.
+    Added,
+    /// One contradicted the spec, or said less than is known.
+    Corrected,
+    /// They were refused.
+    Failed,
+}
+
+impl MarkOutcome {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Added => "added",
+            Self::Corrected => "corrected",
+            Self::Failed => "failed",
         }
     }
 }
@@ -113,9 +140,16 @@ pub struct Metrics {
     watch_failures: Family<OfKind, Counter>,
     certificate_seconds: Family<OfCertificate, Float>,
     events_lost: Family<OfCause, Counter>,
+    consumers: PerImage<OfImageKind, Gauge>,
+    blockers: PerImage<OfImage, Gauge>,
+    copied: PerImage<OfImageCause, Gauge>,
+    stuck: Family<OfImageCause, Gauge>,
+    marks: Family<OfMark, Counter>,
     ledger_rows: Gauge,
     ledger_size: Gauge,
     ledger_known: Gauge,
+    reviews: Family<OfVerdict, Counter>,
+    review_seconds: Family<OfWebhook, Histogram>,
 }
 
 impl fmt::Debug for Metrics {
@@ -132,6 +166,11 @@ fn long() -> Histogram {
 /// From a millisecond to half a minute: what a reconcile takes.
 fn short() -> Histogram {
     Histogram::new([0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0])
+}
+
+/// From half a millisecond to five seconds, where the API server has given up: what a verdict takes.
+fn quick() -> Histogram {
+    Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0])
 }
 
 impl Default for Metrics {
@@ -217,6 +256,11 @@ impl Metrics {
                 Family::default()
             ),
             events_lost: register!("events_lost", "Events that could not be published", Family::default()),
+            consumers: per_image!("consumers", "Consumers of the image's goldens by kind; told by the leader"),
+            blockers: per_image!("blocking_consumers", "Consumers that keep the image's goldens from being deleted"),
+            copied: per_image!("network_copies", "Disks that were copied over the network instead of being cloned in storage, by cause"),
+            stuck: register!("stuck_clones", "Clones that have not moved for longer than their deadline, by cause", Family::default()),
+            marks: register!("consumer_marks", "Marks written on consumers' disks, by outcome", Family::default()),
             ledger_rows: register!(
                 "ledger_rows",
                 "References to goldens, and members of worker pools, in the consumer ledger",
@@ -227,6 +271,13 @@ impl Metrics {
                 "ledger_known",
                 "1 while every kind of consumer is known, so that a golden without consumers may be called free",
                 Gauge::default()
+            ),
+            reviews: register!("admission_reviews", "Questions of the API server, by webhook and verdict", Family::default()),
+            review_seconds: register!(
+                "admission_review_duration",
+                Seconds,
+                "Time from the question's first byte to the answer, by webhook",
+                Family::new_with_constructor(quick as fn() -> Histogram)
             ),
             registry: root,
             hooks: Mutex::default(),
@@ -339,6 +390,39 @@ impl Metrics {
         counter.inc_by(sample.failures.saturating_sub(counter.get()));
     }
 
+    /// An image's consumers by kind, how many of them block, and its network copies by cause.
+    pub fn consumers(&self, image: &str, kinds: &[(&'static str, usize)], blocking: usize, copied: &[(&'static str, usize)]) {
+        self.consumers.retain(image, |label| kinds.iter().any(|(kind, _)| *kind == label.kind));
+        self.copied.retain(image, |label| copied.iter().any(|(cause, _)| *cause == label.cause));
+        for (kind, count) in kinds {
+            self.consumers.get(image, OfImageKind { image: image.to_owned(), kind }).set(whole(*count));
+        }
+        for (cause, count) in copied {
+            self.copied.get(image, OfImageCause { image: image.to_owned(), cause }).set(whole(*count));
+        }
+        self.blockers.get(image, OfImage { image: image.to_owned() }).set(whole(blocking));
+    }
+
+    /// Forgets an image's consumers: somebody else counts them now.
+    pub fn forget_consumers(&self, image: &str) {
+        self.consumers.forget(image);
+        self.blockers.forget(image);
+        self.copied.forget(image);
+    }
+
+    /// All stuck clones by image and cause; `image` is empty for a golden without one.
+    pub fn stuck_clones(&self, clones: &BTreeMap<(&str, &'static str), usize>) {
+        self.stuck.clear();
+        for ((image, cause), count) in clones {
+            self.stuck.get_or_create(&OfImageCause { image: (*image).to_owned(), cause }).set(whole(*count));
+        }
+    }
+
+    /// A disk whose marks were written, or could not be.
+    pub fn marked(&self, outcome: MarkOutcome) {
+        self.marks.get_or_create(&OfMark { outcome: outcome.as_str() }).inc();
+    }
+
     /// What the consumer ledger holds: rows, bytes, and whether all is known; call it from [`Self::on_scrape`].
     pub fn ledger(&self, rows: usize, bytes: usize, is_known: bool) {
         self.ledger_rows.set(whole(rows));
@@ -360,6 +444,12 @@ impl Metrics {
         self.events_lost.get_or_create(&OfCause { cause }).inc();
     }
 
+    /// A question of the API server and its answer.
+    pub fn judged(&self, webhook: &'static str, verdict: &'static str, time: Duration) {
+        self.reviews.get_or_create(&OfVerdict { webhook, verdict }).inc();
+        self.review_seconds.get_or_create(&OfWebhook { webhook }).observe(time.as_secs_f64());
+    }
+
     /// Forgets everything about an image that is gone.
     pub fn forget_image(&self, image: &str) {
         self.conditions.forget(image);
@@ -367,6 +457,7 @@ impl Metrics {
         self.attempts.forget(image);
         self.failures.forget(image);
         self.fetched.forget(image);
+        self.forget_consumers(image);
     }
 
     /// Forgets a target that is gone, or what it was once tried for: progress and attempts too.

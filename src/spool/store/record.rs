@@ -1,7 +1,7 @@
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::Digest;
+use crate::model::{ContainerFacts, Digest};
 
 /// What is known for good about an artifact and the disk that was made of it. Durable, and written after the disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,9 @@ pub struct ArtifactFacts {
     pub etag: Option<String>,
     /// When upstream answered.
     pub resolved_time: Timestamp,
+    /// For a disk out of a container image, which parts of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerFacts>,
 }
 
 /// A disk in the spool: a qcow2 file named by its digest.
@@ -70,6 +73,9 @@ pub struct Sidecar {
     pub total: Option<u64>,
     /// When upstream answered.
     pub resolved_time: Timestamp,
+    /// For a layer of a container image, which it is of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerFacts>,
     /// What the source needs to go on where the bytes end; the spool does not look into it. `None` where it cannot: a
     /// download that is cut then starts over, so it is not kept.
     pub resume: Option<serde_json::Value>,
@@ -135,6 +141,7 @@ mod tests {
             last_modified: None,
             total,
             resolved_time: Timestamp::UNIX_EPOCH,
+            container: None,
             resume: None,
             complete: complete.then(|| Digest::of(b"")),
             durable: 10,

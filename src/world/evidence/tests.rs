@@ -75,7 +75,7 @@ fn metadata_is_kept() {
     let meta = json!({"deletionTimestamp": "2026-11-29T11:00:00Z", "annotations": {marks::GOLDEN: "g", marks::POOL: "odd", marks::CDI_CLONE_TYPE: "copy"}});
     let facts = object::<DataVolume>("tenant-a", meta, pvc("g"), json!({})).facts(CATALOG).expect("kept");
     assert_eq!(facts.uid, parse_uid(UID));
-    assert_eq!((facts.created, facts.is_terminating, facts.progress.was_copied), (1_795_946_400, true, true));
+    assert_eq!((facts.created, facts.is_terminating, facts.progress.copied.is_some()), (1_795_946_400, true, true));
     assert_eq!((facts.golden_mark.as_deref(), facts.pool_mark.as_deref(), facts.pool), (Some("g"), Some("odd"), PoolClue::Nothing));
 }
 

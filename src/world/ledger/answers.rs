@@ -1,6 +1,6 @@
 //! Who needs a golden, and what a pool is like.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::{
     Ledger,
@@ -17,6 +17,7 @@ use crate::{
         consumers::{
             Consumer, ConsumerKind, Consumers, DiskClaim, DiskVolume, Evidence, Standing, disk_standing, other_standing, template_standing,
         },
+        copied::CopyCause,
         dependence::{CloneVolume, Dependence, dependence},
         freeze::{PoolDisk, PoolTemplate, frozen_class},
         pool::Pool,
@@ -71,6 +72,8 @@ pub struct Counts {
     pub last_clone: Option<i64>,
     /// Consumers by kind, for metrics.
     pub by_kind: BTreeMap<ConsumerKind, usize>,
+    /// Disks that came over the network, by cause, for metrics.
+    pub copied: BTreeMap<CopyCause, usize>,
 }
 
 impl Counts {
@@ -83,6 +86,9 @@ impl Counts {
             *counts.by_kind.entry(consumer.kind).or_default() += 1;
             if !consumer.namespace.is_empty() {
                 namespaces.insert(&consumer.namespace);
+            }
+            if let Some(cause) = consumer.copied {
+                *counts.copied.entry(cause).or_default() += 1;
             }
             if consumer.kind == ConsumerKind::Disk {
                 counts.last_clone = counts.last_clone.max(Some(consumer.created));
@@ -108,6 +114,13 @@ struct Disk<'a> {
     claim: Option<&'a Row>,
 }
 
+impl Disk<'_> {
+    /// Why it came over the network; the claim tells the cause, the DataVolume only that it did.
+    fn copied(self) -> Option<CopyCause> {
+        self.claim.and_then(|claim| claim.copied).or_else(|| self.volume?.copied)
+    }
+}
+
 impl Ledger {
     /// Who needs this golden, grouped by pool, blockers first (R22).
     ///
@@ -116,6 +129,15 @@ impl Ledger {
     pub fn consumers(&self, golden: GoldenKey<'_>, storage: Storage<'_>) -> Known<Consumers> {
         self.known(&Kind::ALL)?;
         Ok(self.consumers_seen(golden, storage))
+    }
+
+    /// Who needs any of these goldens of one image.
+    ///
+    /// # Errors
+    /// As [`Self::consumers`].
+    pub fn consumers_of<'a>(&self, goldens: impl IntoIterator<Item = GoldenKey<'a>>, storage: Storage<'_>) -> Known<Consumers> {
+        self.known(&Kind::ALL)?;
+        Ok(Consumers::merge(goldens.into_iter().map(|golden| self.consumers_seen(golden, storage))))
     }
 
     /// The consumers that have been seen; there may be more. Enough to say "in use", never to say "free".
@@ -245,7 +267,7 @@ impl Ledger {
         }
         let pools = [disk.volume, disk.claim].into_iter().flatten().map(|row| self.pool_of(row));
         let pool = pools.into_iter().find(|pool| *pool != Pool::Unknown).unwrap_or(Pool::Unknown);
-        Some(self.consumer(row, ConsumerKind::Disk, pool, evidence, standing))
+        Some(Consumer { copied: disk.copied(), ..self.consumer(row, ConsumerKind::Disk, pool, evidence, standing) })
     }
 
     fn other_consumer(&self, row: &Row, evidence: Evidence, storage: Storage<'_>) -> Option<Consumer> {
@@ -275,7 +297,8 @@ impl Ledger {
 
     fn consumer(&self, row: &Row, kind: ConsumerKind, pool: Pool, evidence: Evidence, standing: Standing) -> Consumer {
         let text = |id| self.names.get(id).to_owned();
-        Consumer { kind, namespace: text(row.namespace), name: text(row.name), pool, evidence, standing, created: i64::from(row.created) }
+        let (namespace, name, created) = (text(row.namespace), text(row.name), i64::from(row.created));
+        Consumer { kind, namespace, name, pool, evidence, standing, created, copied: None }
     }
 
     fn dependence(&self, disk: Disk<'_>, storage: Storage<'_>) -> Dependence {
@@ -283,7 +306,7 @@ impl Ledger {
         let class = disk.claim.and_then(|claim| text(claim.class));
         let recorded = disk.claim.and_then(|claim| text(claim.driver));
         let driver = recorded.or_else(|| Some(storage.classes.get(class?)?.provisioner.as_str()));
-        let was_copied = [disk.volume, disk.claim].into_iter().flatten().any(|row| row.is(flag::COPIED));
+        let was_copied = disk.copied().is_some();
         dependence(CloneVolume { driver, class, was_copied }, storage.independent)
     }
 
@@ -357,14 +380,5 @@ impl Ledger {
         let mut lines: Vec<String> = (0..self.rows.end()).filter_map(|row| self.rows.get(row)).map(line).collect();
         lines.sort();
         lines
-    }
-
-    /// Consumers of every golden that is named, by golden: for metrics, in one walk of the goldens' own look-ups.
-    ///
-    /// # Errors
-    /// As [`Self::consumers`].
-    pub fn counts<'a>(&self, goldens: impl IntoIterator<Item = GoldenKey<'a>>, storage: Storage<'_>) -> Known<HashMap<&'a str, Counts>> {
-        self.known(&Kind::ALL)?;
-        Ok(goldens.into_iter().map(|golden| (golden.name, Counts::of(&self.consumers_seen(golden, storage)))).collect())
     }
 }

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::rules::{consumers::Evidence, pool::PoolClue};
+use crate::rules::{consumers::Evidence, copied::CopyCause, pool::PoolClue};
 
 /// The kinds that are watched for the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -122,8 +122,8 @@ pub struct DiskProgress {
     pub is_bound: bool,
     /// Of a claim: its volume is lost.
     pub is_lost: bool,
-    /// CDI recorded that the content was copied over the network.
-    pub was_copied: bool,
+    /// Why CDI copied the content over the network, where it did.
+    pub copied: Option<CopyCause>,
 }
 
 /// What the ledger keeps of one object.

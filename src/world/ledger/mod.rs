@@ -5,6 +5,7 @@
 //! What follows from two objects (a claim's pool from its VM's labels, a clone's golden through a DataSource) is never stored but followed at look-up, so that the order in which events arrive does not matter.
 
 mod answers;
+mod clones;
 mod facts;
 mod links;
 mod names;
@@ -29,6 +30,7 @@ use crate::rules::{
 };
 
 pub use answers::{Counts, GoldenKey, Storage};
+pub use clones::RunningClone;
 pub use facts::{DiskProgress, Facts, Kind, Reference, Target, format_uid, parse_uid};
 pub use links::Chain;
 pub use todo::{MarkRepair, Walk};
@@ -227,7 +229,6 @@ impl Ledger {
             (facts.progress.has_ended, flag::ENDED),
             (facts.progress.is_bound, flag::BOUND),
             (facts.progress.is_lost, flag::LOST),
-            (facts.progress.was_copied, flag::COPIED),
             (facts.lacks_class, flag::LACKS_CLASS),
         ];
         Row {
@@ -243,6 +244,7 @@ impl Ledger {
             driver: self.names.hold_some(facts.driver.as_deref()),
             created: u32::try_from(facts.created.max(0)).unwrap_or(u32::MAX),
             epoch: self.kinds[kind as usize].epoch,
+            copied: facts.progress.copied,
             kind,
             evidence: reference.map_or(crate::rules::consumers::Evidence::Spec, |reference| reference.evidence),
             flags: bits.iter().filter(|(is, _)| *is).fold(0, |flags, (_, bit)| flags | bit),
@@ -284,6 +286,11 @@ impl Ledger {
     fn release_group(&mut self, key: GroupKey) {
         self.names.release(key.namespace);
         self.names.release(key.name);
+    }
+
+    /// Whether anything is kept of this object.
+    pub fn has(&self, kind: Kind, namespace: &str, name: &str) -> bool {
+        self.object(kind, namespace, name).is_some()
     }
 
     /// The first row of an object.

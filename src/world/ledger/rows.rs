@@ -3,7 +3,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use hashbrown::HashTable;
 
 use super::{facts::Kind, names::NameId, pages::Pages};
-use crate::rules::consumers::Evidence;
+use crate::rules::{consumers::Evidence, copied::CopyCause};
 
 /// No row, no group.
 pub(super) const NONE: u32 = u32::MAX;
@@ -71,7 +71,6 @@ pub(super) mod flag {
     pub(in super::super) const ENDED: u8 = 2;
     pub(in super::super) const BOUND: u8 = 4;
     pub(in super::super) const LOST: u8 = 8;
-    pub(in super::super) const COPIED: u8 = 16;
     pub(in super::super) const LACKS_CLASS: u8 = 32;
 }
 
@@ -92,6 +91,8 @@ pub(super) struct Row {
     pub(super) created: u32,
     /// The relist in which it was last seen.
     pub(super) epoch: u32,
+    /// Why a disk's content came over the network.
+    pub(super) copied: Option<CopyCause>,
     pub(super) kind: Kind,
     pub(super) evidence: Evidence,
     pub(super) flags: u8,

@@ -32,8 +32,11 @@ pub struct MarkRepair {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Walk(u32);
 
+/// How many rows one call of [`Ledger::mark_repairs`] looks at: some milliseconds.
+const ROWS_AT_ONCE: u32 = 20_000;
+
 impl Ledger {
-    /// The next disks whose marks are missing or wrong (R25), at most `most`; `None` for the walk when it has met every row.
+    /// The next disks whose marks are missing or wrong (R25), at most `most`; `None` for the walk when it has met every row. One call looks at a bounded number of rows, because watches wait meanwhile.
     ///
     /// # Errors
     /// While the kinds that tell golden and pool are not all known: nothing is written from half of the truth.
@@ -41,7 +44,7 @@ impl Ledger {
         self.known(&[Kind::DataVolume, Kind::Claim, Kind::VirtualMachine, Kind::DataSource, Kind::Snapshot, Kind::CloneSource])?;
         let mut found = Vec::new();
         for row in walk.0..self.rows.end() {
-            if found.len() >= most {
+            if found.len() >= most || row - walk.0 >= ROWS_AT_ONCE {
                 return Ok((found, Some(Walk(row))));
             }
             if self.rows.is_first(row) {

@@ -1,10 +1,15 @@
-//! Credentials for an upstream, and the removal of secrets from what upstreams say.
+//! Credentials for an upstream: what a Secret holds for it, and the removal of secrets from what upstreams say.
+
+mod dockerconfig;
+mod secret;
 
 use std::fmt;
 
 use base64::Engine as _;
 use http::HeaderValue;
 use zeroize::Zeroizing;
+
+pub use secret::{SecretError, credentials_for};
 
 /// What an upstream is shown in `Authorization`. Sent to the very origin (scheme, host, port) they are given for, nowhere else.
 #[derive(Clone)]

@@ -1,0 +1,22 @@
+//! Admission on a real API server: the chart's webhooks, the real binary in its role as its own ServiceAccount, and the objects that Cozystack, KubeVirt, CDI and Cluster API write.
+
+#[path = "admission/admitted.rs"]
+mod admitted;
+#[path = "admission/explained.rs"]
+mod explained;
+#[path = "admission/guards.rs"]
+mod guards;
+#[path = "harness/mod.rs"]
+mod harness;
+#[path = "admission/narrow.rs"]
+mod narrow;
+#[path = "admission/objects.rs"]
+mod objects;
+#[path = "admission/pools.rs"]
+mod pools;
+#[path = "admission/real.rs"]
+mod real;
+#[path = "admission/refused.rs"]
+mod refused;
+#[path = "admission/stand.rs"]
+mod stand;

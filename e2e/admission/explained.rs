@@ -1,0 +1,58 @@
+//! `explain` says what admission says, from the cluster and from files.
+
+use serde_json::{Value, json};
+
+use crate::{
+    harness,
+    objects::{Disk, Form, RIGHT, object},
+    stand::{CATALOG, create, stand},
+};
+
+#[tokio::test]
+async fn explain_says_what_admission_says_live_and_offline() {
+    let Some((cluster, _)) = stand().await else { return };
+    let tenant = cluster.namespace("tenant").await;
+    let ask = async |arguments: &[&str]| harness::cli(Some(cluster.admin_kubeconfig()), ["explain"].iter().chain(arguments)).await;
+
+    create(cluster, &tenant, &object(Form::Machine, "good", RIGHT), false).await.unwrap_or_else(|refused| panic!("{}", refused.message));
+    let good = ask(&[&format!("{}/vm/good", &*tenant)]).await;
+    assert_eq!(good.code, Some(0), "{good:?}");
+    assert!(good.stdout.contains("Admitted") && good.stdout.contains("good-disk"), "{}", good.stdout);
+    let pool = ask(&[&format!("{}/VirtualMachine/good", &*tenant), "-o", "json"]).await.ok();
+    let pool: Value = serde_json::from_str(&pool).expect("JSON");
+    assert_eq!(pool["disks"][0]["pool"], format!("{}/VirtualMachine/good", &*tenant));
+    assert_eq!(ask(&[&format!("{}/dv/nothing", &*tenant)]).await.code, Some(2));
+    assert_eq!(ask(&["nonsense"]).await.code, Some(64));
+
+    // What admission would refuse, from files: the verdict is the same, word for word.
+    let wrong = object(Form::Volume, "wrong", Disk { class: Some("local"), ..RIGHT });
+    let refused = create(cluster, &tenant, &wrong, true).await.expect_err("another class").message;
+    let mut exported = wrong.clone();
+    exported["metadata"]["namespace"] = (&*tenant).into();
+    let files = cluster.dir().join("export.json");
+    let kinds =
+        "persistentvolumeclaims,datavolumes.cdi.kubevirt.io,storageclasses,storageprofiles.cdi.kubevirt.io,goldenimages.cozystack.io";
+    let rest = cluster.kubectl(["get", kinds, "-A", "-o", "json"]).await.ok();
+    std::fs::write(&files, rest).expect("write");
+    let disk = cluster.dir().join("disk.json");
+    std::fs::write(&disk, exported.to_string()).expect("write");
+    let (files, disk) = (files.display().to_string(), disk.display().to_string());
+    let subject = format!("{}/datavolume/wrong", &*tenant);
+    let told = harness::cli(None, ["explain", &subject, "-f", &files, &disk, "--complete"]).await;
+    assert_eq!(told.code, Some(1), "{told:?}");
+    let reason = refused.split("denied the request: ").nth(1).expect("a reason").trim_end_matches(" (R14)");
+    assert!(told.stdout.contains(reason), "{reason}\n{}", told.stdout);
+
+    // Files that do not hold everything give no verdict where it hangs on the rest.
+    let mut pooled = exported;
+    pooled["spec"]["storage"].as_object_mut().expect("storage").remove("storageClassName");
+    pooled["metadata"]["annotations"] =
+        json!({ "kubernetes-worker-image.cozystack.io/pool": format!("{}/KubernetesNodes/demo-md0", &*tenant) });
+    std::fs::write(&disk, pooled.to_string()).expect("write");
+    let told = harness::cli(None, ["explain", &subject, "-f", &files, &disk]).await;
+    assert_eq!(told.code, Some(2), "{told:?}");
+    assert!(told.stdout.contains("not known") && told.stdout.contains("VirtualMachine"), "{}", told.stdout);
+    let told = harness::cli(None, ["explain", &subject, "-f", &files, &disk, "--complete"]).await;
+    assert_eq!(told.code, Some(0), "{told:?}");
+    assert!(told.stdout.contains("replicated") && told.stdout.contains(CATALOG), "{}", told.stdout);
+}

@@ -1,0 +1,151 @@
+//! Goldens in use are kept: every way to lose one is refused, with who needs it and what to do.
+
+use golden_catalog::rules::marks;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{self, Cluster},
+    objects::{Disk, Form, RIGHT, object},
+    stand::{CATALOG, NAMESPACE, claim, create, golden, set_status, stand},
+};
+
+const KINDS: [(&str, &str); 2] = [("cdi.kubevirt.io/v1beta1", "DataVolume"), ("v1", "PersistentVolumeClaim")];
+
+async fn delete(cluster: &Cluster, kind: (&str, &str), name: &str, params: &DeleteParams) -> Result<(), String> {
+    let api = cluster.api(&cluster.admin(), kind.0, kind.1, CATALOG).await;
+    api.delete(name, params).await.map(drop).map_err(|error| error.to_string())
+}
+
+async fn patch(cluster: &Cluster, kind: (&str, &str), name: &str, patch: Value) -> Result<(), String> {
+    let api = cluster.api(&cluster.admin(), kind.0, kind.1, CATALOG).await;
+    api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.map(drop).map_err(|error| error.to_string())
+}
+
+#[tokio::test]
+async fn a_golden_in_use_cannot_be_lost() {
+    let Some((cluster, _)) = stand().await else { return };
+    let tenant = cluster.namespace("tenant").await;
+    golden(cluster, "guarded", "replicated", "6Gi", "Block").await;
+    let machine = object(Form::Machine, "needs-it", Disk { golden: "guarded", ..RIGHT });
+    create(cluster, &tenant, &machine, false).await.unwrap_or_else(|refused| panic!("{}", refused.message));
+    let pool = format!("{}/VirtualMachine/needs-it", &*tenant);
+    for kind in KINDS {
+        let refused = harness::eventually("the ledger has the VM", || async {
+            let refused = delete(cluster, kind, "guarded", &DeleteParams::default()).await.expect_err("in use");
+            if refused.contains(&pool) { Ok(refused) } else { Err(refused) }
+        })
+        .await;
+        assert!(refused.contains("golden-catalog retire guarded") && refused.contains("R23"), "{refused}");
+        for params in [
+            DeleteParams::orphan(),
+            DeleteParams::foreground(),
+            DeleteParams::background().grace_period(0),
+            DeleteParams::default().dry_run(),
+        ] {
+            delete(cluster, kind, "guarded", &params).await.expect_err("in use");
+        }
+        let api = cluster.api(&cluster.admin(), kind.0, kind.1, CATALOG).await;
+        let named = ListParams::default().fields("metadata.name=guarded");
+        let refused = api.delete_collection(&DeleteParams::default(), &named).await.expect_err("a collection with a golden in it");
+        assert!(refused.to_string().contains(&pool), "{refused}");
+
+        // The mark, and the marks of the fence.
+        for labels in [json!({ marks::GOLDEN: null }), json!({ marks::GOLDEN: "false" })] {
+            let refused = patch(cluster, kind, "guarded", json!({ "metadata": { "labels": labels } })).await.expect_err("its mark stays");
+            assert!(refused.contains("must keep its mark") && refused.contains(&pool), "{refused}");
+        }
+        for key in [marks::RETIRING, marks::RETIRED] {
+            let refused =
+                patch(cluster, kind, "guarded", json!({ "metadata": { "annotations": { key: "x" } } })).await.expect_err("ours alone");
+            assert!(refused.contains("golden-catalog alone"), "{refused}");
+        }
+        // Everything else is nobody's business.
+        patch(
+            cluster,
+            kind,
+            "guarded",
+            json!({ "metadata": { "annotations": { "x": "1", marks::RETIRE_REQUESTED: "x" }, "labels": { "x": "1" } } }),
+        )
+        .await
+        .expect("metadata");
+        patch(cluster, kind, "guarded", json!({ "metadata": { "finalizers": ["example.org/x"] } })).await.expect("a finalizer");
+        patch(cluster, kind, "guarded", json!({ "metadata": { "finalizers": null, "annotations": { marks::RETIRE_REQUESTED: null } } }))
+            .await
+            .expect("off again");
+        set_status(cluster, kind.0, kind.1, CATALOG, "guarded", json!({ "conditions": [] })).await;
+    }
+    let namespaces: kube::Api<k8s_openapi::api::core::v1::Namespace> = kube::Api::all(cluster.admin());
+    let refused = namespaces.delete(CATALOG, &DeleteParams::default()).await.expect_err("goldens in it").to_string();
+    assert!(refused.contains("holds golden images") && refused.contains("golden-catalog retire"), "{refused}");
+    namespaces.delete(&cluster.namespace("other").await, &DeleteParams::default()).await.expect("any other namespace");
+
+    // Nothing needs it any more: the fence decides, not a scan.
+    let machines = cluster.api(&cluster.admin(), "kubevirt.io/v1", "VirtualMachine", &tenant).await;
+    machines.delete("needs-it", &DeleteParams::default()).await.expect("a consumer always goes");
+    harness::eventually("the ledger has seen it go", || async {
+        let refused = delete(cluster, KINDS[0], "guarded", &DeleteParams::default()).await.expect_err("not retired");
+        if refused.contains("nothing is seen to need it") { Ok(()) } else { Err(refused) }
+    })
+    .await;
+
+    // The daemon's own identity writes the marks; then it goes, and its claim after it.
+    let daemon = cluster.client_as_service_account(NAMESPACE, harness::chart::CONTROLLER).await;
+    for kind in KINDS {
+        let api = cluster.api(&daemon, kind.0, kind.1, CATALOG).await;
+        let mark = json!({ "metadata": { "annotations": { marks::RETIRING: "closed since now", marks::RETIRED: "now" } } });
+        api.patch("guarded", &PatchParams::default(), &Patch::Merge(&mark)).await.expect("the daemon's marks");
+    }
+    let refused =
+        create(cluster, &tenant, &object(Form::Volume, "late", Disk { golden: "guarded", ..RIGHT }), false).await.expect_err("retired");
+    assert!(refused.message.contains("R23"), "{}", refused.message);
+    for kind in KINDS {
+        delete(cluster, kind, "guarded", &DeleteParams::default()).await.unwrap_or_else(|refused| panic!("{refused}"));
+    }
+}
+
+#[tokio::test]
+async fn what_holds_nothing_or_is_none_of_ours_may_go() {
+    let Some((cluster, _)) = stand().await else { return };
+    // An import that never ended.
+    golden(cluster, "unfinished", "replicated", "6Gi", "Block").await;
+    set_status(cluster, "cdi.kubevirt.io/v1beta1", "DataVolume", CATALOG, "unfinished", json!({ "phase": "ImportInProgress" })).await;
+    harness::eventually("the unfinished import goes", || async { delete(cluster, KINDS[0], "unfinished", &DeleteParams::orphan()).await })
+        .await;
+    // Its claim, as the garbage collector takes it.
+    delete(cluster, KINDS[1], "unfinished", &DeleteParams::default()).await.unwrap_or_else(|refused| panic!("{refused}"));
+    // CDI's temporaries carry whatever labels the tenant's claim had.
+    for name in ["prime-1", "tmp-pvc-2"] {
+        claim(cluster, name, "replicated", "6Gi", "Block", json!({ marks::GOLDEN: "true" }), json!({}), Value::Null).await;
+        delete(cluster, KINDS[1], name, &DeleteParams::default()).await.unwrap_or_else(|refused| panic!("{name}: {refused}"));
+    }
+    // A hand-made image is the hoster's own.
+    claim(cluster, "hand-made-2", "replicated", "6Gi", "Block", json!({}), json!({}), Value::Null).await;
+    delete(cluster, KINDS[1], "hand-made-2", &DeleteParams::default()).await.unwrap_or_else(|refused| panic!("{refused}"));
+}
+
+/// GoldenImages as people write them.
+#[tokio::test]
+async fn golden_images_are_judged_as_they_are_written() {
+    let Some((cluster, _)) = stand().await else { return };
+    let image = |name: &str, url: &str| json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": name }, "spec": { "source": { "http": { "url": url } } } });
+    create(cluster, "", &image("first", "https://x.example/one.qcow2"), false)
+        .await
+        .unwrap_or_else(|refused| panic!("{}", refused.message));
+    let refused = harness::eventually("the first is known", || async {
+        match create(cluster, "", &image("second", "https://x.example/one.qcow2"), true).await {
+            Err(refused) => Ok(refused),
+            Ok(made) => Err(format!("{made:?}")),
+        }
+    })
+    .await;
+    assert!(refused.message.contains("first serves both") && refused.message.contains("R3"), "{}", refused.message);
+    let made = create(cluster, "", &image("rolling", "https://x.example/latest/one.qcow2"), true).await.expect("a warning is no refusal");
+    assert!(made.warnings.iter().any(|warning| warning.contains("latest")), "{:?}", made.warnings);
+    // Values' own entries pass, and the daemon tells their trouble as a condition.
+    let daemon = cluster.client_as_service_account(NAMESPACE, harness::chart::CONTROLLER).await;
+    let made = crate::stand::create_as(cluster, &daemon, "", &image("second", "https://x.example/one.qcow2"), true).await;
+    made.unwrap_or_else(|refused| panic!("{}", refused.message));
+    golden(cluster, "vm-default-images-taken", "replicated", "6Gi", "Block").await;
+    patch(cluster, KINDS[0], "vm-default-images-taken", json!({ "metadata": { "annotations": { "x": "1" } } })).await.expect("metadata");
+}

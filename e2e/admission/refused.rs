@@ -1,0 +1,119 @@
+//! Every refusal in every form: the code, and a message that names disk, golden, both values and what to do.
+
+use serde_json::json;
+
+use crate::{
+    objects::{Disk, Form, RIGHT, data_source, object},
+    stand::{CATALOG, create, replace, stand},
+};
+
+/// What is wrong, and what the message must say; `storage.usePopulator` and the like only count on DataVolumes' annotations.
+const WRONG: &[(&str, Disk, &[&str])] = &[
+    ("missing", Disk { golden: "no-such-golden", ..RIGHT }, &["no-such-golden", "does not exist", "R13"]),
+    ("temporary", Disk { golden: "tmp-pvc-1", ..RIGHT }, &["tmp-pvc-1", "CDI made", "R13"]),
+    ("class", Disk { class: Some("local"), ..RIGHT }, &["\"replicated\"", "\"local\"", "storageClassName: replicated", "R14"]),
+    ("no-class", Disk { class: Some("nowhere"), golden: "golden", ..RIGHT }, &["\"nowhere\"", "R14"]),
+    ("empty-class", Disk { class: Some(""), ..RIGHT }, &["storageClassName: \"\"", "storageClassName: replicated", "R14"]),
+    ("small", Disk { size: "5Gi", ..RIGHT }, &["6Gi", "5Gi", "cannot be smaller", "R16"]),
+    ("mode", Disk { mode: Some("Filesystem"), ..RIGHT }, &["Block", "Filesystem", "volumeMode: Block", "R16"]),
+    ("large", Disk { golden: "golden-fixed", class: Some("fixed"), ..RIGHT }, &["6Gi", "20Gi", "allowVolumeExpansion", "R16"]),
+    ("copy", Disk { annotation: Some(("cdi.kubevirt.io/cloneType", "copy")), ..RIGHT }, &["cdi.kubevirt.io/cloneType", "remove it", "R16"]),
+    ("populator", Disk { annotation: Some(("cdi.kubevirt.io/storage.usePopulator", "false")), ..RIGHT }, &["usePopulator", "R16"]),
+];
+
+#[tokio::test]
+async fn each_wrong_clone_is_refused_in_each_form_with_what_to_do() {
+    let Some((cluster, _)) = stand().await else { return };
+    let tenant = cluster.namespace("tenant").await;
+    for golden in WRONG.iter().map(|(_, disk, _)| disk.golden).collect::<std::collections::BTreeSet<_>>() {
+        cluster.apply_in(CATALOG, &data_source(golden).to_string()).await;
+    }
+    let mut wrong = Vec::new();
+    for (what, disk, says) in WRONG {
+        for form in Form::ALL {
+            let name = format!("{what}-{form:?}").to_lowercase();
+            for dry_run in [true, false] {
+                match create(cluster, &tenant, &object(form, &name, *disk), dry_run).await {
+                    Ok(made) => wrong.push(format!("{name} was admitted: {}", made.object)),
+                    Err(refused) => {
+                        let missing: Vec<_> = says.iter().filter(|text| !refused.message.contains(**text)).collect();
+                        if refused.code != 403 || !missing.is_empty() || !refused.message.contains(&*tenant) {
+                            wrong.push(format!("{name}: {} {} lacks {missing:?}", refused.code, refused.message));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn all_that_is_wrong_is_told_at_once_and_disks_are_told_apart() {
+    let Some((cluster, _)) = stand().await else { return };
+    let tenant = cluster.namespace("tenant").await;
+    let disk = Disk { class: Some("local"), size: "5Gi", mode: Some("Filesystem"), ..RIGHT };
+    let refused = create(cluster, &tenant, &object(Form::Volume, "bad", disk), false).await.expect_err("refused");
+    for text in ["R14", "R16", "\"local\"", "cannot be smaller", "Filesystem"] {
+        assert!(refused.message.contains(text), "{text}: {}", refused.message);
+    }
+    // One disk of two is wrong: the VM is refused and that disk is named.
+    let mut machine = object(Form::Machine, "vm", RIGHT);
+    let other = object(Form::Machine, "other", Disk { class: Some("local"), ..RIGHT });
+    let templates = machine["spec"]["dataVolumeTemplates"].as_array_mut().expect("templates");
+    templates.push(other["spec"]["dataVolumeTemplates"][0].clone());
+    let refused = create(cluster, &tenant, &machine, false).await.expect_err("refused");
+    assert!(refused.message.contains("\"other-disk\"") && !refused.message.contains("\"vm-disk\""), "{}", refused.message);
+}
+
+/// An update is judged by what it changes: the VM as it was stays, and so do its other fields; another disk is a new clone.
+#[tokio::test]
+async fn an_update_is_judged_by_what_changed() {
+    let Some((cluster, _)) = stand().await else { return };
+    let tenant = cluster.namespace("tenant").await;
+    let made = create(cluster, &tenant, &object(Form::Machine, "vm", RIGHT), false).await.expect("admitted").object;
+    let mut started = made.clone();
+    started["spec"]["runStrategy"] = "Always".into();
+    let started = replace(cluster, &tenant, &started).await.expect("starting a VM is nobody's business").object;
+    let mut moved = started.clone();
+    moved["spec"]["dataVolumeTemplates"][0]["spec"]["storage"]["storageClassName"] = "local".into();
+    let refused = replace(cluster, &tenant, &moved).await.expect_err("another class");
+    assert!(refused.message.contains("R14"), "{}", refused.message);
+    let mut second = started;
+    let more = object(Form::Machine, "two", Disk { golden: "no-such-golden", ..RIGHT });
+    second["spec"]["dataVolumeTemplates"].as_array_mut().expect("templates").push(more["spec"]["dataVolumeTemplates"][0].clone());
+    let refused = replace(cluster, &tenant, &second).await.expect_err("a disk of nothing");
+    assert!(refused.message.contains("two-disk") && !refused.message.contains("vm-disk"), "{}", refused.message);
+}
+
+/// A pointer of one's own is followed at once, through any number of steps that CDI follows, also where a watch could not know of it yet.
+#[tokio::test]
+async fn a_chain_of_data_sources_is_followed_live() {
+    let Some((cluster, _)) = stand().await else { return };
+    let tenant = cluster.namespace("tenant").await;
+    let pointer = |name: &str, source: serde_json::Value| json!({ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataSource", "metadata": { "name": name }, "spec": { "source": source } });
+    let disk = |pointer: &str, class: &str| {
+        json!({ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": { "generateName": "d-" },
+        "spec": { "sourceRef": { "kind": "DataSource", "name": pointer }, "storage": { "storageClassName": class, "resources": { "requests": { "storage": "20Gi" } } } } })
+    };
+    for round in 0..20 {
+        let (first, second) = (format!("a{round}"), format!("b{round}"));
+        create(cluster, &tenant, &pointer(&second, json!({ "pvc": { "namespace": CATALOG, "name": "golden" } })), false)
+            .await
+            .expect("a pointer");
+        create(cluster, &tenant, &pointer(&first, json!({ "dataSource": { "namespace": &*tenant, "name": second } })), false)
+            .await
+            .expect("a pointer to it");
+        let refused = create(cluster, &tenant, &disk(&first, "local"), true).await.expect_err("another class through two pointers");
+        assert!(refused.message.contains("R14") && refused.message.contains(&first), "{}", refused.message);
+        create(cluster, &tenant, &disk(&first, "replicated"), true).await.expect("the golden's class");
+    }
+    // Elsewhere, nowhere, and in a circle: not ours to judge.
+    create(cluster, &tenant, &pointer("own", json!({ "pvc": { "namespace": &*tenant, "name": "x" } })), false).await.expect("a pointer");
+    create(cluster, &tenant, &disk("own", "local"), true).await.expect("a clone of one's own");
+    create(cluster, &tenant, &disk("not-there", "local"), true).await.expect("CDI tells what is missing");
+    create(cluster, &tenant, &pointer("circle", json!({ "dataSource": { "namespace": &*tenant, "name": "circle" } })), false)
+        .await
+        .expect("a pointer");
+    create(cluster, &tenant, &disk("circle", "local"), true).await.expect("a circle leads nowhere");
+}

@@ -1,0 +1,496 @@
+//! Who needs a golden: every form of reference on a real API server, told alike by the daemon's status and by the command line; marks, stuck clones, kinds that come and go.
+
+#[path = "cdi/mod.rs"]
+mod cdi;
+#[path = "harness/mod.rs"]
+mod harness;
+#[path = "stage/mod.rs"]
+mod stage;
+#[path = "upstream/mod.rs"]
+mod upstream;
+
+use golden_catalog::api::{ConsumersStatus, GoldenImage};
+use harness::Needs;
+use k8s_openapi::api::events::v1::Event;
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use stage::{CATALOG, NAMESPACE, Options, Stage, images};
+
+static CLUSTER: harness::Shared =
+    harness::Shared::new(|| harness::Options::default().controller_manager().foreign_crds(harness::Flavor::Trimmed));
+
+const IMAGE: &str = "noble";
+const GOLDEN: &str = "vm-default-images-noble";
+const GOLDEN_MARK: &str = "kubernetes-worker-image.cozystack.io/golden";
+const POOL_MARK: &str = "kubernetes-worker-image.cozystack.io/pool";
+const TENANT: &str = "tenant-a";
+const CDI: &str = "cdi.kubevirt.io/v1beta1";
+
+/// What every chapter uses.
+struct Scene<'a> {
+    stage: Stage<'a>,
+}
+
+impl Scene<'_> {
+    async fn apply(&self, object: Value) {
+        self.stage.cluster.apply(&object.to_string()).await;
+    }
+
+    async fn api(&self, version: &str, kind: &str, namespace: &str) -> Api<DynamicObject> {
+        self.stage.cluster.api(&self.stage.cluster.admin(), version, kind, namespace).await
+    }
+
+    /// Runs `golden-catalog` with all rights.
+    async fn cli(&self, arguments: &[&str]) -> harness::Output {
+        harness::cli(Some(self.stage.cluster.admin_kubeconfig()), arguments).await
+    }
+
+    /// What the command line says of the image, as JSON.
+    async fn told(&self, name: &str) -> Value {
+        let output = self.cli(&["consumers", name, "--output=json"]).await.ok();
+        serde_json::from_str(&output).expect("JSON")
+    }
+
+    async fn status(&self) -> ConsumersStatus {
+        let image = self.stage.images().get(IMAGE).await.expect("image");
+        image.status.and_then(|status| status.consumers).unwrap_or_default()
+    }
+
+    /// Waits until the daemon's counts are the command line's, and gives them.
+    async fn agreed(&self) -> Value {
+        let told = self.told(IMAGE).await;
+        harness::until(
+            self.stage.images(),
+            IMAGE,
+            &format!("the daemon counts as the command line does: {}", told["counts"]),
+            |image: &GoldenImage| {
+                let Some(status) = image.status.as_ref().and_then(|status| status.consumers.clone()) else { return false };
+                let in_use = harness::condition(image, "InUse").map(|condition| condition.status);
+                let counts = json!({
+                    "clones": status.clones, "pools": status.pools, "virtualMachines": status.virtual_machines,
+                    "templates": status.templates, "namespaces": status.namespaces,
+                });
+                let same = counts.as_object().into_iter().flatten().all(|(key, value)| told["counts"][key] == *value);
+                same && in_use.as_deref() == Some(if told["counts"]["blocking"].as_u64() > Some(0) { "True" } else { "False" })
+            },
+        )
+        .await;
+        told
+    }
+
+    /// Each consumer as `Kind namespace/name of pool (evidence) blocks`.
+    async fn lines(&self, name: &str) -> Vec<String> {
+        let told = self.told(name).await;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let pools = told["pools"].as_array().cloned().unwrap_or_default();
+        let mut lines: Vec<String> = pools
+            .iter()
+            .flat_map(|pool| {
+                pool["consumers"].as_array().cloned().unwrap_or_default().into_iter().map(move |consumer| (pool["pool"].clone(), consumer))
+            })
+            .map(|(pool, consumer)| {
+                let blocks = if consumer["blocks"].is_string() { "blocks" } else { "listed" };
+                format!(
+                    "{} {}/{} of {} ({}): {blocks}",
+                    text(&consumer["kind"]),
+                    text(&consumer["namespace"]),
+                    text(&consumer["name"]),
+                    text(&pool),
+                    text(&consumer["evidence"])
+                )
+            })
+            .collect();
+        lines.sort();
+        lines
+    }
+
+    async fn annotations(
+        &self,
+        version: &str,
+        kind: &str,
+        name: &str,
+        what: &str,
+        holds: impl Fn(&DynamicObject) -> bool,
+    ) -> DynamicObject {
+        harness::until(self.api(version, kind, TENANT).await, name, what, holds).await
+    }
+
+    /// Waits for an Event about an object of the tenant.
+    async fn event(&self, name: &str, reason: &str) -> String {
+        let api: Api<Event> = Api::namespaced(self.stage.cluster.admin(), TENANT);
+        let found = std::sync::Mutex::new(None);
+        harness::eventually(&format!("an Event {reason} about {name}"), || async {
+            let events = api.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+            let event = events.items.into_iter().find(|event| {
+                event.reason.as_deref() == Some(reason) && event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some(name)
+            });
+            let event = event.ok_or_else(|| "none yet".to_owned())?;
+            *found.lock().expect("no panic under this lock") = event.note;
+            Ok(())
+        })
+        .await;
+        found.into_inner().expect("no panic under this lock").unwrap_or_default()
+    }
+}
+
+/// A disk as an application makes it, older than the daemon: without any mark.
+fn disk(name: &str, source: Value, labels: Value) -> Value {
+    json!({
+        "apiVersion": CDI, "kind": "DataVolume", "metadata": { "namespace": TENANT, "name": name, "labels": labels },
+        "spec": { "source": source, "storage": { "storageClassName": "replicated", "resources": { "requests": { "storage": "1Gi" } } } },
+    })
+}
+
+fn from_golden(golden: &str) -> Value {
+    json!({ "pvc": { "namespace": CATALOG, "name": golden } })
+}
+
+/// The shapes of `packages/apps/kubernetes-nodes` and `vm-disk` (cozystack.md §2, §3).
+fn virtual_machine(name: &str, instance_labels: Value) -> Value {
+    json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": { "namespace": TENANT, "name": name },
+        "spec": {
+            "runStrategy": "Halted",
+            "dataVolumeTemplates": [{
+                "metadata": { "name": format!("{name}-system") },
+                "spec": { "source": from_golden(GOLDEN), "storage": { "resources": { "requests": { "storage": "1Gi" } } } },
+            }],
+            "template": { "metadata": { "labels": instance_labels }, "spec": { "domain": { "devices": {} } } },
+        },
+    })
+}
+
+fn worker_labels(pool: &str) -> Value {
+    json!({
+        "cluster.x-k8s.io/deployment-name": format!("kubernetes-demo-{pool}"),
+        "apps.cozystack.io/application.kind": "Kubernetes", "apps.cozystack.io/application.name": "demo",
+    })
+}
+
+fn machine_template(name: &str, labels: Value) -> Value {
+    json!({
+        "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1", "kind": "KubevirtMachineTemplate", "metadata": { "namespace": TENANT, "name": name },
+        "spec": { "template": { "spec": {
+            "virtualMachineBootstrapCheck": { "checkStrategy": "none" },
+            "virtualMachineTemplate": { "metadata": { "namespace": TENANT }, "spec": {
+                "runStrategy": "Always",
+                "dataVolumeTemplates": [{ "metadata": { "name": "disk-system" }, "spec": { "source": from_golden(GOLDEN), "storage": { "resources": { "requests": { "storage": "1Gi" } } } } }],
+                "template": { "metadata": { "labels": labels }, "spec": { "domain": { "devices": {} } } },
+            } },
+        } } },
+    })
+}
+
+fn holder(kind: &str, name: &str, template: &str, labels: Value) -> Value {
+    let infrastructure =
+        json!({ "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1", "kind": "KubevirtMachineTemplate", "name": template });
+    json!({
+        "apiVersion": "cluster.x-k8s.io/v1beta1", "kind": kind, "metadata": { "namespace": TENANT, "name": name, "labels": labels },
+        "spec": {
+            "clusterName": "kubernetes-demo", "replicas": 0, "selector": { "matchLabels": { "pool": name } },
+            "template": { "spec": { "clusterName": "kubernetes-demo", "bootstrap": { "dataSecretName": "none" }, "infrastructureRef": infrastructure } },
+        },
+    })
+}
+
+fn claim(namespace: &str, name: &str, labels: Value, annotations: Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": { "namespace": namespace, "name": name, "labels": labels, "annotations": annotations },
+        "spec": { "accessModes": ["ReadWriteMany"], "volumeMode": "Block", "storageClassName": "elsewhere", "resources": { "requests": { "storage": "1Gi" } } },
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_still_needs_this_golden() {
+    let Some(cluster) = CLUSTER.on(Needs::Scripted).await else { return };
+    let (nginx, _) = stage::upstream();
+    let dir = harness::scratch_dir_on_disk("consumers");
+    let raw = images::raw_disk(dir.path(), "disk", 48 << 20, 6, 7);
+    nginx.put("noble.qcow2", &std::fs::read(images::qcow2(&raw)).expect("qcow2"));
+    let options = Options {
+        images: json!([{ "name": IMAGE, "url": format!("http://{}/noble.qcow2", nginx.http) }]),
+        settings: json!({ "consumersInterval": "1s", "stuckClone": "3s" }),
+        ..Options::default()
+    };
+    let scene = Scene { stage: Stage::set(cluster, options).await };
+    scene.apply(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": TENANT } })).await;
+    let daemon = scene.stage.daemon("a");
+    daemon.ready().await;
+    scene.stage.until(IMAGE, "Ready", "True").await;
+
+    nobody_uses_it(&scene).await;
+    every_form_of_reference_counts(&scene).await;
+    r25_marks_are_written_restored_and_corrected(&scene).await;
+    a_worker_class_names_its_image_by_identity(&scene).await;
+    kinds_come_and_go(&scene).await;
+    a_clone_that_does_not_move_is_told(&scene).await;
+    let daemon = a_restart_writes_nothing(&scene, daemon).await;
+    what_goes_is_free_again(&scene).await;
+    drop(daemon);
+}
+
+async fn nobody_uses_it(scene: &Scene<'_>) {
+    let unused = scene.stage.until(IMAGE, "InUse", "False").await;
+    assert_eq!(unused.reason, "Unused");
+    let status = scene.status().await;
+    assert!(status.clones == 0 && status.unused_since.is_some() && status.last_clone_time.is_none(), "{status:?}");
+    for name in [IMAGE, GOLDEN] {
+        let free = scene.cli(&["check-delete", name]).await.ok();
+        assert!(free.starts_with("free: nothing needs"), "{free}");
+    }
+    let slip = scene.cli(&["check-delete", "nobel"]).await;
+    assert_eq!((slip.code, slip.stderr.contains("there is no GoldenImage")), (Some(2), true), "{slip:?}");
+    assert_eq!(scene.cli(&["check-delete"]).await.code, Some(64));
+    let nowhere = harness::cli(None, ["check-delete", IMAGE]).await;
+    assert_eq!(nowhere.code, Some(2), "{nowhere:?}");
+}
+
+/// R22: all forms, beside what must not count.
+async fn every_form_of_reference_counts(scene: &Scene<'_>) {
+    // Disks: by claim, by a chain of DataSources, by snapshot, by mark alone, by CDI's former annotation.
+    scene.apply(disk("vm-disk-data", from_golden(GOLDEN), json!({ "app.kubernetes.io/instance": "vm-disk-data" }))).await;
+    let pointer = |namespace: &str, name: &str, to: Value| json!({ "apiVersion": CDI, "kind": "DataSource", "metadata": { "namespace": namespace, "name": name }, "spec": { "source": to } });
+    scene.apply(pointer(CATALOG, "newest", from_golden(GOLDEN))).await;
+    let chained = json!({
+        "apiVersion": CDI, "kind": "DataVolume", "metadata": { "namespace": TENANT, "name": "chained" },
+        "spec": {
+            "sourceRef": { "kind": "DataSource", "namespace": CATALOG, "name": "newest" },
+            "storage": { "storageClassName": "replicated", "resources": { "requests": { "storage": "1Gi" } } },
+        },
+    });
+    scene.apply(chained).await;
+    scene.apply(json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": { "namespace": CATALOG, "name": "before-upgrade" },
+        "spec": { "source": { "persistentVolumeClaimName": GOLDEN } },
+    }))
+    .await;
+    scene.apply(disk("of-snapshot", json!({ "snapshot": { "namespace": CATALOG, "name": "before-upgrade" } }), json!({}))).await;
+    scene.apply(claim(TENANT, "orphan", json!({}), json!({ GOLDEN_MARK: GOLDEN, POOL_MARK: "tenant-a/VMDisk/orphan" }))).await;
+    scene.apply(claim(TENANT, "former", json!({}), json!({ "k8s.io/CloneRequest": format!("{CATALOG}/{GOLDEN}") }))).await;
+    // A worker of a pool, and a VM that stands alone.
+    scene.apply(virtual_machine("kubernetes-demo-md0-abcde", worker_labels("md0"))).await;
+    scene.apply(virtual_machine("lonely", json!({}))).await;
+    // Pools: one scaled to zero; an old template that only a MachineSet holds.
+    scene.apply(machine_template("kubernetes-demo-md1-aaaaaa", worker_labels("md1"))).await;
+    scene.apply(holder("MachineDeployment", "kubernetes-demo-md1", "kubernetes-demo-md1-aaaaaa", json!({}))).await;
+    scene.apply(machine_template("kubernetes-demo-md2-old", json!({}))).await;
+    scene
+        .apply(holder(
+            "MachineSet",
+            "kubernetes-demo-md2-1",
+            "kubernetes-demo-md2-old",
+            json!({ "cluster.x-k8s.io/deployment-name": "kubernetes-demo-md2" }),
+        ))
+        .await;
+    // A clone in flight whose disk is not known.
+    scene.apply(json!({
+        "apiVersion": CDI, "kind": "VolumeCloneSource", "metadata": { "namespace": CATALOG, "name": "volume-clone-source-0d2e6a1b-4c5f-4e1a-9b7c-00112233aabb" },
+        "spec": { "source": { "kind": "PersistentVolumeClaim", "name": GOLDEN } },
+    }))
+    .await;
+    // What does not count: CDI's temporaries with a tenant's marks, another golden's disk, a disk of its own namespace.
+    scene
+        .apply(claim(
+            CATALOG,
+            "tmp-pvc-0d2e6a1b-4c5f-4e1a-9b7c-00112233aabb",
+            json!({ "cdi.kubevirt.io/OwnedByUID": "0d2e6a1b-4c5f-4e1a-9b7c-00112233aabb" }),
+            json!({ GOLDEN_MARK: GOLDEN, "cdi.kubevirt.io/storage.populator.kind": "VolumeCloneSource" }),
+        ))
+        .await;
+    scene.apply(disk("other", json!({ "pvc": { "namespace": TENANT, "name": GOLDEN } }), json!({}))).await;
+    // An odd object ends no scan: the template is no text the reader foresaw, and still names the golden.
+    let mut odd = machine_template("odd", json!({}));
+    odd["spec"]["template"]["spec"]["virtualMachineTemplate"]["spec"]["template"]["spec"]["volumes"] = json!("none");
+    if scene.stage.cluster.try_apply(&scene.stage.cluster.admin(), TENANT, &odd.to_string()).await.is_err() {
+        scene.apply(machine_template("odd", json!({}))).await;
+    }
+
+    scene.annotations(CDI, "DataVolume", "vm-disk-data", "the clone is done", |volume| volume.data["status"]["phase"] == "Succeeded").await;
+    scene.annotations(CDI, "DataVolume", "chained", "the clone is done", |volume| volume.data["status"]["phase"] == "Succeeded").await;
+    let told = scene.agreed().await;
+    let lines = scene.lines(IMAGE).await;
+    for expected in [
+        "Disk tenant-a/vm-disk-data of tenant-a/VMDisk/data (by spec): blocks",
+        "Disk tenant-a/chained of unknown (by DataSource): blocks",
+        "Disk tenant-a/of-snapshot of unknown (by spec): blocks",
+        "Disk tenant-a/orphan of tenant-a/VMDisk/orphan (by mark): blocks",
+        "Disk tenant-a/former of unknown (by CDI's record): blocks",
+        "VirtualMachine tenant-a/kubernetes-demo-md0-abcde of tenant-a/KubernetesNodes/demo-md0 (by spec): blocks",
+        "VirtualMachine tenant-a/lonely of tenant-a/VirtualMachine/lonely (by spec): blocks",
+        "KubevirtMachineTemplate tenant-a/kubernetes-demo-md1-aaaaaa of tenant-a/KubernetesNodes/demo-md1 (by spec): blocks",
+        "KubevirtMachineTemplate tenant-a/kubernetes-demo-md2-old of tenant-a/KubernetesNodes/demo-md2 (by spec): blocks",
+        "VolumeCloneSource cozy-public/volume-clone-source-0d2e6a1b-4c5f-4e1a-9b7c-00112233aabb of unknown (by CDI's record): blocks",
+        "VolumeSnapshot cozy-public/before-upgrade of unknown (by spec): blocks",
+        "DataSource cozy-public/newest of unknown (by spec): listed",
+    ] {
+        assert!(lines.iter().any(|line| line == expected), "{expected} is not among\n{}", lines.join("\n"));
+    }
+    assert!(lines.iter().any(|line| line.contains("tenant-a/odd")), "{lines:#?}");
+    assert!(!lines.iter().any(|line| line.contains("tmp-pvc") || line.contains("/other ")), "{lines:#?}");
+    assert_eq!((&told["free"], told["counts"]["virtualMachines"].as_u64()), (&json!(false), Some(2)));
+
+    // The answer to "may it go": no, by pool, with what blocks; the golden's own name gives the same.
+    for name in [IMAGE, GOLDEN] {
+        let refused = scene.cli(&["check-delete", name]).await;
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(refused.stdout.contains("in use: ") && refused.stdout.contains("tenant-a/KubernetesNodes/demo-md1"), "{}", refused.stdout);
+    }
+    let table = scene.cli(&["consumers", IMAGE, "--limit", "1"]).await.ok();
+    assert!(table.starts_with("POOL") && table.contains("and ") && table.contains(" more"), "{table}");
+    let status = scene.cli(&["status"]).await;
+    assert!(status.stdout.contains("CLONES"), "{}", status.stdout);
+    let condition = scene.stage.until(IMAGE, "InUse", "True").await;
+    assert!(!condition.message.contains("tenant"), "counts only: {}", condition.message);
+}
+
+/// R25, through CDI's own admission, which asks again whether we may clone.
+async fn r25_marks_are_written_restored_and_corrected(scene: &Scene<'_>) {
+    let marked = |golden: &'static str, pool: &'static str| {
+        move |object: &DynamicObject| {
+            object.annotations().get(GOLDEN_MARK).is_some_and(|found| found == golden)
+                && object.annotations().get(POOL_MARK).is_some_and(|found| found == pool)
+        }
+    };
+    let is_right = marked(GOLDEN, "tenant-a/VMDisk/data");
+    for (version, kind) in [(CDI, "DataVolume"), ("v1", "PersistentVolumeClaim")] {
+        let object = scene.annotations(version, kind, "vm-disk-data", "back-filled", is_right).await;
+        let managers: Vec<_> = object.managed_fields().iter().filter_map(|entry| entry.manager.clone()).collect();
+        assert!(managers.iter().any(|manager| manager == "golden-catalog/marks"), "{managers:?}");
+    }
+    // Taken off by hand, and written over with another golden's name.
+    let volumes = scene.api(CDI, "DataVolume", TENANT).await;
+    let patch = |value: Value| Patch::Merge(json!({ "metadata": { "annotations": value } }));
+    volumes.patch("vm-disk-data", &PatchParams::default(), &patch(json!({ GOLDEN_MARK: null, POOL_MARK: null }))).await.expect("taken off");
+    scene.annotations(CDI, "DataVolume", "vm-disk-data", "restored", is_right).await;
+    scene
+        .api("v1", "PersistentVolumeClaim", TENANT)
+        .await
+        .patch("vm-disk-data", &PatchParams::default(), &patch(json!({ GOLDEN_MARK: "another" })))
+        .await
+        .expect("written over");
+    scene.annotations("v1", "PersistentVolumeClaim", "vm-disk-data", "corrected", is_right).await;
+    let note = scene.event("vm-disk-data", "MarkCorrected").await;
+    assert!(note.contains("\"another\"") && note.contains(GOLDEN), "{note}");
+    // A golden that is gone is no hindrance: CDI checks the right to a name, not the thing.
+    scene.apply(disk("of-a-ghost", from_golden("ghost"), json!({ "app.kubernetes.io/instance": "vm-disk-ghost" }))).await;
+    scene.annotations(CDI, "DataVolume", "of-a-ghost", "marked", marked("ghost", "tenant-a/VMDisk/ghost")).await;
+    // Metadata of nobody else was touched.
+    let other = volumes.get("other").await.expect("volume");
+    assert!(!other.annotations().contains_key(GOLDEN_MARK), "{:?}", other.annotations());
+}
+
+async fn a_worker_class_names_its_image_by_identity(scene: &Scene<'_>) {
+    const IDENTITY: &str = "e449297b1a4df41248857fc84e978c658a845809";
+    let labels = json!({ GOLDEN_MARK: "true", "kubernetes-worker-image.cozystack.io/identity": IDENTITY });
+    scene.apply(claim(CATALOG, "kairos-worker-x", labels, json!({}))).await;
+    assert_eq!(scene.cli(&["check-delete", "kairos-worker-x"]).await.code, Some(0));
+    scene
+        .apply(json!({
+            "apiVersion": "cozystack.io/v1alpha1", "kind": "WorkerClass", "metadata": { "name": "kairos" },
+            "spec": { "bootstrap": "kairos", "image": { "kubernetesVersion": "v1.35.6",
+                "reference": "registry.example.com/kairos@sha256:eb87a994833d82feb2279575aafa42a06c5feb124ea72cae6efc0ee46bb729d8" } },
+        }))
+        .await;
+    assert_eq!(scene.lines("kairos-worker-x").await, ["WorkerClass /kairos of unknown (by identity): blocks"]);
+    assert_eq!(scene.cli(&["check-delete", "kairos-worker-x"]).await.code, Some(1));
+}
+
+/// A kind that is uninstalled has no objects; one that comes back is watched again, without a restart.
+async fn kinds_come_and_go(scene: &Scene<'_>) {
+    const DEFINITION: &str = "virtualmachines.kubevirt.io";
+    let definitions = scene.api("apiextensions.k8s.io/v1", "CustomResourceDefinition", "default").await;
+    definitions.delete(DEFINITION, &DeleteParams::default()).await.expect("deleted");
+    harness::until_gone(definitions.clone(), DEFINITION).await;
+    let count = |count: i32| {
+        move |image: &GoldenImage| {
+            image.status.as_ref().and_then(|status| status.consumers.as_ref()).is_some_and(|consumers| consumers.virtual_machines == count)
+        }
+    };
+    harness::until(scene.stage.images(), IMAGE, "no VM counts without the kind", count(0)).await;
+    scene.agreed().await;
+    scene.stage.cluster.install_foreign_crds(harness::Flavor::Trimmed).await;
+    scene.apply(virtual_machine("back", json!({}))).await;
+    harness::until(scene.stage.images(), IMAGE, "the VM counts again", count(1)).await;
+    scene.agreed().await;
+}
+
+/// A pod that writes to the golden holds every clone, and CDI says so nowhere but in an Event on the PVC (R26).
+async fn a_clone_that_does_not_move_is_told(scene: &Scene<'_>) {
+    scene
+        .apply(json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "namespace": CATALOG, "name": "debug" },
+            "spec": {
+                "containers": [{ "name": "c", "image": "i", "volumeDevices": [{ "name": "v", "devicePath": "/dev/v" }] }],
+                "volumes": [{ "name": "v", "persistentVolumeClaim": { "claimName": GOLDEN } }],
+            },
+        }))
+        .await;
+    scene.apply(disk("held", from_golden(GOLDEN), json!({}))).await;
+    let note = scene.event("held", "CloneStuck").await;
+    assert!(note.contains("CloneSourceInUse") && note.contains("cozy-public/debug"), "{note}");
+    let pods = scene.api("v1", "Pod", CATALOG).await;
+    pods.delete("debug", &DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }).await.expect("deleted");
+    scene.annotations(CDI, "DataVolume", "held", "it goes on by itself", |volume| volume.data["status"]["phase"] == "Succeeded").await;
+    // A clone of a golden that is not there and will not be.
+    let note = scene.event("of-a-ghost", "CloneStuck").await;
+    assert!(note.contains("GoldenMissing"), "{note}");
+}
+
+/// Nothing is kept but the objects: the next process finds all as it is, and has nothing to write.
+async fn a_restart_writes_nothing(scene: &Scene<'_>, daemon: harness::Daemon) -> harness::Daemon {
+    scene.agreed().await;
+    let before = scene.status().await;
+    daemon.kill();
+    drop(daemon);
+    let mark = scene.stage.cluster.audit_mark().await;
+    let daemon = scene.stage.daemon("a");
+    daemon.ready().await;
+    // Something that changes shows that it has counted.
+    scene.apply(virtual_machine("later", json!({}))).await;
+    harness::until(scene.stage.images(), IMAGE, "the new VM counts", |image: &GoldenImage| {
+        image
+            .status
+            .as_ref()
+            .and_then(|status| status.consumers.as_ref())
+            .is_some_and(|consumers| consumers.virtual_machines == before.virtual_machines + 1)
+    })
+    .await;
+    let writes = scene.stage.cluster.requests_since(mark).await;
+    let of_daemon = writes.iter().filter(|request| request.is_write() && request.is_by(NAMESPACE, "golden-catalog-controller"));
+    let marks: Vec<String> =
+        of_daemon.map(|request| format!("{request:?}")).filter(|request| request.contains(TENANT) && request.contains("patch")).collect();
+    assert!(marks.is_empty(), "{marks:#?}");
+    daemon
+}
+
+async fn what_goes_is_free_again(scene: &Scene<'_>) {
+    for (version, kind, namespace) in [
+        (CDI, "DataVolume", TENANT),
+        ("v1", "PersistentVolumeClaim", TENANT),
+        ("kubevirt.io/v1", "VirtualMachine", TENANT),
+        ("infrastructure.cluster.x-k8s.io/v1alpha1", "KubevirtMachineTemplate", TENANT),
+        (CDI, "VolumeCloneSource", CATALOG),
+        ("snapshot.storage.k8s.io/v1", "VolumeSnapshot", CATALOG),
+        (CDI, "DataSource", CATALOG),
+    ] {
+        let api = scene.api(version, kind, namespace).await;
+        api.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap_or_else(|error| panic!("{kind}: {error}"));
+        for object in api.list(&ListParams::default()).await.expect("list").items {
+            let none = json!({ "metadata": { "finalizers": null } });
+            // It may be gone by now.
+            let _ = api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(&none)).await;
+        }
+    }
+    let unused = scene.stage.until(IMAGE, "InUse", "False").await;
+    harness::until(scene.stage.images(), IMAGE, "nothing uses it", |image: &GoldenImage| {
+        harness::condition(image, "InUse").is_some_and(|condition| condition.reason == "Unused")
+    })
+    .await;
+    let status = scene.status().await;
+    assert!(status.unused_since.is_some() && status.last_clone_time.is_some() && status.clones == 0, "{status:?} {unused:?}");
+    assert_eq!(scene.cli(&["check-delete", IMAGE]).await.code, Some(0));
+}

@@ -1,0 +1,143 @@
+//! What the daemon writes, and when: nothing when nothing changes, a status once for each change, and a budget for each golden.
+
+use super::{
+    cdi::Behaviour,
+    harness::{Mark, Request, condition},
+    stage::{Launch, NAMESPACE},
+    versions::{self, Versions},
+    world::{World, golden},
+};
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use std::{collections::BTreeSet, time::Duration};
+
+/// How long a re-evaluation may take to write something it should not.
+const MOMENT: Duration = Duration::from_secs(1);
+
+async fn nothing_but_the_lease(world: &World, mark: Mark, what: &str) {
+    let writes: Vec<Request> = world.writes_since(mark).await;
+    assert!(writes.is_empty(), "{what}: {writes:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_written_when_nothing_changes() {
+    let Some(world) = World::enter("").await else { return };
+    let daemon = world.leader("quiet", Launch::default()).await;
+    world.list(json!([])).await;
+    for (name, seed) in [("quiet-0", 51), ("quiet-1", 52)] {
+        world.disk(name, seed);
+        world.image(name, "replicated").await;
+        world.stage.until(name, "Ready", "True").await;
+    }
+    tokio::time::sleep(MOMENT).await;
+    for round in 0..3 {
+        // Everything that wakes images is touched, and says nothing new.
+        let mark = world.cluster.audit_mark().await;
+        let touch = Patch::Merge(json!({ "metadata": { "labels": { "e2e": format!("{round}") } } }));
+        let as_before = PatchParams::default();
+        world.stage.images().patch("quiet-0", &as_before, &touch).await.expect("touched");
+        world.claims().await.patch(&golden("quiet-0"), &as_before, &touch).await.expect("touched");
+        world.volumes().await.patch(&golden("quiet-1"), &as_before, &touch).await.expect("touched");
+        world.maps(NAMESPACE).patch("golden-catalog-images", &as_before, &touch).await.expect("touched");
+        let classes = world.cluster.api(&world.cluster.admin(), "storage.k8s.io/v1", "StorageClass", "").await;
+        classes.patch("wffc", &as_before, &touch).await.expect("touched");
+        tokio::time::sleep(MOMENT).await;
+        nothing_but_the_lease(&world, mark, &format!("re-evaluation {round}")).await;
+    }
+    // A restart, and a new leader, look at everything anew.
+    let mark = world.cluster.audit_mark().await;
+    let ended = daemon.terminate(Duration::from_secs(40)).await.expect("it ends when asked to");
+    assert!(ended.success(), "{ended:?}");
+    let daemon = world.leader("quiet", Launch::default()).await;
+    daemon.ready().await;
+    tokio::time::sleep(MOMENT * 2).await;
+    nothing_but_the_lease(&world, mark, "a restart").await;
+    world.kill(daemon).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_status_is_written_once_for_a_change_and_a_cleared_message_is_gone() {
+    let Some(world) = World::enter("").await else { return };
+    let recorder = Versions::record(world.cluster.admin());
+    let daemon = world.leader("steps", Launch::default()).await;
+    // Fails first, heals, and then imports in a hundred ticks.
+    world.stage.cdi.script(&golden("steps"), Behaviour::Ticks { count: 100, every: Duration::from_millis(60) });
+    world.nginx.put("steps", b"<!DOCTYPE html><html><body>maintenance</body></html>");
+    world.image("steps", "replicated").await;
+    world.stage.until_reason("steps", "NotADiskImage").await;
+    world.disk("steps", 53);
+    let retry = json!({ "metadata": { "annotations": { "kubernetes-worker-image.cozystack.io/retry": "1" } } });
+    world.stage.images().patch("steps", &PatchParams::default(), &Patch::Merge(&retry)).await.expect("annotated");
+    world.stage.until("steps", "Ready", "True").await;
+    let image = world.stage.images().get("steps").await.expect("image");
+    assert!(condition(&image, "Stalled").is_none(), "a cleared condition is gone");
+    let text = serde_json::to_string(&image.status).expect("JSON");
+    for word in ["NotADiskImage", "lastFailure", "progressPercent", "nextAttemptTime", "qcow2 or raw disk"] {
+        assert!(!text.contains(word), "{word} is left in {text}");
+    }
+    let seen = recorder.of(&world.stage.images(), "steps").await;
+    versions::check("steps", &seen);
+    let percents: BTreeSet<_> = seen.iter().filter_map(|version| version["status"]["targets"][0]["progressPercent"].as_i64()).collect();
+    eprintln!("{} versions, with progress {percents:?} of an import in 100 ticks", seen.len());
+    assert!(percents.len() > 3, "progress was told: {percents:?}");
+    // Progress apart: created, fetching, failed, annotated, fetching, fetched and importing, phases of CDI, Ready.
+    let plain = versions::without_progress(&seen);
+    assert!(
+        plain.len() <= 16,
+        "{} different versions:\n{}",
+        plain.len(),
+        plain.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    );
+    world.kill(daemon).await;
+}
+
+/// Writes a golden may cost, without the Lease, Events and progress (design §9).
+const BUDGET: usize = 8;
+
+async fn many(count: usize) {
+    let Some(world) = World::enter("").await else { return };
+    let recorder = Versions::record(world.cluster.admin());
+    let settings = json!({ "maxConcurrentImports": count, "maxConcurrentFetches": 8 });
+    let daemon = world.leader("many", Launch { settings, ..Launch::default() }).await;
+    let names: Vec<_> = (0..count).map(|n| format!("many-{count}-{n:03}")).collect();
+    world.disk("many", 54);
+    let bytes = std::fs::read(world.nginx.files().join("many")).expect("file");
+    world.stage.cdi.script(&golden("many-*"), Behaviour::Ticks { count: 10, every: Duration::from_secs(1) });
+    let mark = world.cluster.audit_mark().await;
+    for name in &names {
+        world.nginx.put(name, &bytes);
+        world.image(name, "replicated").await;
+    }
+    for name in &names {
+        world.stage.until(name, "Ready", "True").await;
+    }
+    let writes = world.writes_since(mark).await;
+    let mut progress = 0;
+    for name in &names {
+        let seen = recorder.of(&world.stage.images(), name).await;
+        versions::check(name, &seen);
+        progress += seen.len() - versions::without_progress(&seen).len();
+    }
+    let each = (writes.len() - progress) as f64 / count as f64;
+    eprintln!(
+        "{count} images, a CDI that ticks each second: {each:.1} writes a golden, and {:.1} of progress",
+        progress as f64 / count as f64
+    );
+    assert!(writes.len() - progress <= BUDGET * count, "{each:.1} writes a golden");
+    world.stage.cdi.unscript(&golden("many-*"));
+    world.kill(daemon).await;
+    for name in &names {
+        world.clear_away(name).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_images_beside_a_cdi_that_ticks_stay_within_their_budget() {
+    many(20).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a longer round: make soak"]
+async fn two_hundred_images_beside_a_cdi_that_ticks_stay_within_their_budget() {
+    many(200).await;
+}

@@ -1,0 +1,88 @@
+//! One catalog through a hoster's life: releases come and go, images stay.
+
+use std::time::Duration;
+
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use crate::{harness, site::Site, stage::NAMESPACE};
+
+const ELSEWHERE: &str = "catalog-two";
+/// As long as a Pod may take to end, and then some.
+const END: Duration = Duration::from_secs(60);
+/// The deadline that the contract sets an uninstall, for helm to hold.
+const DEADLINE: [&str; 3] = ["--wait", "--timeout", "60s"];
+
+/// No node runs Pods here: the Deployment wants none, and the test starts the daemon by hand.
+const NO_PODS: [&str; 2] = ["--set", "controller.replicas=0"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn releases_come_and_go_and_images_stay() {
+    let Some(site) = Site::alone(&[NAMESPACE, ELSEWHERE]).await else { return };
+    let image = |name: &str, url: &str| json!({ "name": name, "url": url });
+    let (a, b, c) = (site.upload("a", 1), site.upload("b", 2), site.upload("c", 3));
+    let create = ["--create-namespace", NO_PODS[0], NO_PODS[1]];
+
+    // The first install, looked at first: the kind is not there yet, and that is no trouble.
+    let one = json!([image("a", &a)]);
+    site.cluster.kubectl(["create", "namespace", NAMESPACE]).await.ok();
+    site.catalog("install", "first", NAMESPACE, one.clone(), &["--dry-run=server", NO_PODS[0], NO_PODS[1]]).await.ok();
+    site.cluster.kubectl(["delete", "namespace", NAMESPACE]).await.ok();
+    site.catalog("install", "first", NAMESPACE, one, &create).await.ok();
+    let daemon = site.daemon("first", NAMESPACE).await;
+    site.until_ready("a").await;
+
+    // Upgrades: one more, and one dropped, which stays.
+    site.catalog("upgrade", "first", NAMESPACE, json!([image("a", &a), image("b", &b)]), &NO_PODS).await.ok();
+    site.until_ready("b").await;
+    site.catalog("upgrade", "first", NAMESPACE, json!([image("b", &b)]), &NO_PODS).await.ok();
+    // An edit is refused by name and with the move, and nothing has changed.
+    let refused = site.catalog("upgrade", "first", NAMESPACE, json!([image("b", &c)]), &NO_PODS).await.err();
+    assert!(refused.contains("images[0] (b) was edited") && refused.contains("The supported move is a new entry"), "{refused}");
+    let kept = site.kept().await;
+    assert_eq!(kept.len(), 6, "two of each kind: {kept:?}");
+
+    // Removed while the daemon runs; its Pod ends with the Deployment.
+    let mut uninstall = vec!["uninstall", "first", "--namespace", NAMESPACE];
+    uninstall.extend(DEADLINE);
+    site.cluster.helm(uninstall).await.ok();
+    assert!(daemon.terminate(END).await.is_some(), "the daemon ends without rights too");
+    site.nothing_left_of("first").await;
+    assert_eq!(site.kept().await, kept);
+    site.cluster.kubectl(["get", "customresourcedefinition", "goldenimages.cozystack.io"]).await.ok();
+
+    // Elsewhere, under another name, without a flag for what the first one left.
+    let list = json!([image("b", &b), image("c", &c)]);
+    site.catalog("install", "second", ELSEWHERE, list.clone(), &create).await.ok();
+    let daemon = site.daemon("second", ELSEWHERE).await;
+    site.until_ready("c").await;
+    harness::until(site.images(), "b", "taken into the new list", |image| {
+        let listed = image.annotations().get("kubernetes-worker-image.cozystack.io/listed-in");
+        listed.is_some_and(|list| list.starts_with(ELSEWHERE))
+    })
+    .await;
+    site.until_ready("b").await;
+    let now = site.kept().await;
+    assert!(kept.iter().all(|(name, uid)| now.get(name) == Some(uid)), "{kept:?} in {now:?}");
+    assert_eq!((site.fetches("a"), site.fetches("b"), site.fetches("c")), (1, 1, 1), "nothing was downloaded again");
+
+    // A namespace deleted under a running daemon.
+    site.cluster.kubectl(["delete", "namespace", ELSEWHERE, "--timeout=60s"]).await.ok();
+    assert!(daemon.terminate(END).await.is_some());
+    assert_eq!(site.kept().await, now);
+    let hangs = site.all_objects(|item| item.pointer("/metadata/deletionTimestamp").is_some()).await;
+    assert!(hangs.is_empty(), "{hangs:?}");
+    let hooks = site.all_objects(|item| item["kind"].as_str().is_some_and(|kind| kind.ends_with("WebhookConfiguration"))).await;
+    assert!(!hooks.iter().any(|hook| hook.contains("golden-catalog")), "{hooks:?}");
+
+    // And back, under yet another name.
+    site.catalog("install", "third", ELSEWHERE, list, &create).await.ok();
+    let daemon = site.daemon("third", ELSEWHERE).await;
+    let d = site.upload("d", 4);
+    site.catalog("upgrade", "third", ELSEWHERE, json!([image("b", &b), image("c", &c), image("d", &d)]), &NO_PODS).await.ok();
+    site.until_ready("d").await;
+    let last = site.kept().await;
+    assert!(now.iter().all(|(name, uid)| last.get(name) == Some(uid)), "{now:?} in {last:?}");
+    assert_eq!((site.fetches("b"), site.fetches("c")), (1, 1));
+    assert!(daemon.terminate(END).await.is_some_and(|status| status.success()), "{}", daemon.log());
+}

@@ -1,0 +1,221 @@
+//! Verdicts on clones (R13–R18, R21, R23): the object's requests, each completed with live reads, judged by `rules::clone`.
+
+use std::collections::BTreeMap;
+
+use kube::Resource;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{
+    Answer, Live, Scene,
+    patch::operations,
+    review::{Request, Verb},
+    source::{Found, source_facts},
+    view::{View, is_selected, verdict_on},
+};
+use crate::{
+    foreign::{Claim, DataSource, DataVolume, KubevirtMachineTemplate, VirtualMachine},
+    rules::{
+        clone::{CloneRequest, Known, Source, SourceFacts, Unknown, Verdict},
+        pool::{Pool, PoolClue},
+    },
+    world::{
+        evidence::{Observe, machine_clue, owning_machine},
+        ledger::{Chain, Ledger, Target},
+        requests::{Clones, Surroundings, new_requests},
+    },
+};
+
+/// The longest chain of DataSources that is read live; the ledger follows no more either.
+const LONGEST_CHAIN: usize = 8;
+/// At most so many DataSources of one object are read live: a VM has a handful of disks.
+const MOST_POINTERS: usize = 32;
+
+/// Decides on one object of any clone form.
+pub async fn judge_clones(request: &Request, scene: &Scene, live: &Live) -> Answer {
+    let kind = (request.kind.group.as_str(), request.kind.kind.as_str());
+    let outcome = match kind {
+        ("cdi.kubevirt.io", "DataVolume") => verdict::<DataVolume>(request, scene, live).await,
+        ("", "PersistentVolumeClaim") => verdict::<Claim>(request, scene, live).await,
+        ("kubevirt.io", "VirtualMachine") => verdict::<VirtualMachine>(request, scene, live).await,
+        ("infrastructure.cluster.x-k8s.io", "KubevirtMachineTemplate") => verdict::<KubevirtMachineTemplate>(request, scene, live).await,
+        ("cdi.kubevirt.io", "DataSource") => verdict::<DataSource>(request, scene, live).await,
+        (group, kind) => Ok(Answer::Refuse(format!("golden-catalog judges no {kind} of group {group:?}: check the webhook's rules"))),
+    };
+    outcome.unwrap_or_else(Answer::from)
+}
+
+/// An object of the question.
+fn parse<K: DeserializeOwned>(object: &Value) -> Known<K> {
+    K::deserialize(object).map_err(|error| Unknown(format!("the object cannot be read: {error}")))
+}
+
+async fn verdict<K>(request: &Request, scene: &Scene, live: &Live) -> Known<Answer>
+where
+    K: Clones + Observe + Resource<DynamicType = ()>,
+{
+    let Some(object) = request.object.as_ref().filter(|_| matches!(request.operation, Verb::Create | Verb::Update)) else {
+        return Ok(Answer::allow());
+    };
+    let new: K = parse(object)?;
+    // What goes away asks for nothing any more; its finalizers must come off.
+    if new.meta().deletion_timestamp.is_some() {
+        return Ok(Answer::allow());
+    }
+    let old: Option<K> = request.old_object.as_ref().filter(|_| request.operation == Verb::Update).map(parse).transpose()?;
+    let around = Read::before(&new, scene, live).await?;
+    let requests = {
+        let ledger = scene.ledger.read();
+        let around = Around { ledger: &ledger, read: &around };
+        // What the old object asked for is never worth a refusal: if it cannot be told, everything counts as new.
+        let before = old.map(|old| old.clone_requests(&around).unwrap_or_default()).unwrap_or_default();
+        new_requests(&before, new.clone_requests(&around)?)
+    };
+    if requests.is_empty() {
+        return Ok(Answer::allow());
+    }
+    let sources = read_sources(&requests, scene, live).await;
+    let mut verdicts = Vec::with_capacity(requests.len());
+    for request in &requests {
+        verdicts.push(judge_one(request, &sources, scene, live).await);
+    }
+    let kind = requests.first().map(|request| request.subject.kind);
+    let verdict = Verdict::all(verdicts);
+    let message = verdict.message().unwrap_or_default();
+    Ok(match (verdict, kind) {
+        (Verdict::Allow { patch, warnings }, Some(kind)) => {
+            let patch = if kind.is_disk() { operations(kind, object, &patch) } else { Vec::new() };
+            Answer::Allow { patch, warnings }
+        }
+        (Verdict::NotOurs | Verdict::Allow { .. }, _) => Answer::allow(),
+        (Verdict::Refuse(_), _) => Answer::Refuse(message),
+        (Verdict::Unknown(_), _) => Answer::Later(message),
+    })
+}
+
+/// What was read live of each source.
+type Sources = BTreeMap<Source, Known<SourceFacts>>;
+
+async fn read_sources(requests: &[CloneRequest], scene: &Scene, live: &Live) -> Sources {
+    let mut sources = Sources::new();
+    for request in requests {
+        if !sources.contains_key(&request.source) {
+            let facts = read_source(&request.source, scene, live).await;
+            sources.insert(request.source.clone(), facts);
+        }
+    }
+    sources
+}
+
+/// Reads what stands under a name.
+async fn read_source(source: &Source, scene: &Scene, live: &Live) -> Known<SourceFacts> {
+    let mut found = Found::default();
+    let claim = match source {
+        Source::Claim(name) => Some(name.clone()),
+        Source::Snapshot(name) => {
+            found.snapshot = live.snapshot(name).await?;
+            let of =
+                found.snapshot.as_ref().and_then(|snapshot| snapshot.spec.read()?.source.as_ref()?.persistent_volume_claim_name.clone());
+            of.filter(|name| !name.is_empty())
+        }
+    };
+    if let Some(name) = &claim {
+        found.claim = live.claim(name).await?;
+        found.volume = scene.volumes.get(&scene.catalog, name).map(|volume| (*volume).clone());
+        if found.volume.is_none() && found.claim.is_some() {
+            found.volume = live.volume(name).await?;
+        }
+    }
+    source_facts(source, &found, &scene.images, &scene.catalog)
+}
+
+async fn judge_one(request: &CloneRequest, sources: &Sources, scene: &Scene, live: &Live) -> Verdict {
+    let source = sources.get(&request.source).cloned().unwrap_or_else(|| Err(Unknown("the source was not read".to_owned())));
+    // Only where somebody is chosen must the chosen be known.
+    let labels = if is_selected(&source) { live.namespace_labels(&request.subject.namespace).await } else { Ok(BTreeMap::new()) };
+    let (classes, profiles) = (scene.classes(), scene.profiles());
+    let around = View {
+        catalog: &scene.catalog,
+        classes: classes.as_ref().map_err(Clone::clone),
+        profiles: profiles.as_ref().map_err(Clone::clone),
+        overheads: &scene.overheads(),
+    };
+    let ledger = scene.ledger.read();
+    verdict_on(request, source, labels.as_ref().map_err(Clone::clone), &ledger, &around)
+}
+
+/// What of an object's surroundings was read live, because a watch may not have it yet: DataSources that its disks point to, the VM it belongs to.
+#[derive(Default)]
+struct Read {
+    chains: BTreeMap<(String, String), Chain>,
+    machine: Option<(String, Pool)>,
+}
+
+impl Read {
+    async fn before<K: Observe>(object: &K, scene: &Scene, live: &Live) -> Known<Self> {
+        let mut read = Self::default();
+        let facts = object.facts(&scene.catalog);
+        let pointers = facts.iter().flat_map(|facts| &facts.references).filter_map(|reference| match &reference.target {
+            Target::DataSource { namespace, name } => Some((namespace.clone(), name.clone())),
+            _ => None,
+        });
+        for (namespace, name) in pointers.take(MOST_POINTERS) {
+            let chain = follow(&namespace, &name, scene, live).await?;
+            read.chains.insert((namespace, name), chain);
+        }
+        let namespace = object.meta().namespace.as_deref().unwrap_or_default();
+        if let Some(machine) = owning_machine(object.meta())
+            && !scene.ledger.read().has(crate::world::ledger::Kind::VirtualMachine, namespace, machine)
+            && let Some(found) = live.machine(namespace, machine).await?
+        {
+            read.machine = Some((machine.to_owned(), machine_clue(&found)));
+        }
+        Ok(read)
+    }
+}
+
+/// Follows a DataSource to its end by live reads.
+async fn follow(namespace: &str, name: &str, scene: &Scene, live: &Live) -> Known<Chain> {
+    let mut next = (namespace.to_owned(), name.to_owned());
+    for _ in 0..LONGEST_CHAIN {
+        let Some(source) = live.data_source(&next.0, &next.1).await? else { break };
+        let target = source.facts(&scene.catalog).and_then(|facts| facts.references.into_iter().next());
+        match target.map(|reference| reference.target) {
+            Some(Target::Claim(name)) => return Ok(Chain::Catalog(Source::Claim(name))),
+            Some(Target::Snapshot(name)) => return Ok(Chain::Catalog(Source::Snapshot(name))),
+            Some(Target::DataSource { namespace, name }) => next = (namespace, name),
+            _ => break,
+        }
+    }
+    Ok(Chain::Elsewhere)
+}
+
+/// The ledger, with what was read live before it.
+struct Around<'a> {
+    ledger: &'a Ledger,
+    read: &'a Read,
+}
+
+impl Surroundings for Around<'_> {
+    fn catalog_namespace(&self) -> &str {
+        self.ledger.catalog_namespace()
+    }
+
+    fn data_source(&self, namespace: &str, name: &str) -> Known<Chain> {
+        match self.read.chains.get(&(namespace.to_owned(), name.to_owned())) {
+            Some(chain) => Ok(chain.clone()),
+            None => self.ledger.data_source(namespace, name),
+        }
+    }
+
+    fn pool(&self, namespace: &str, clue: &PoolClue) -> Known<Pool> {
+        match (clue, &self.read.machine) {
+            (PoolClue::Machine(machine), Some((read, pool))) if machine == read => Ok(pool.clone()),
+            _ => self.ledger.pool(namespace, clue),
+        }
+    }
+
+    fn template_pool(&self, namespace: &str, name: &str) -> Known<Pool> {
+        self.ledger.template_pool(namespace, name)
+    }
+}

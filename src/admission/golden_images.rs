@@ -1,0 +1,62 @@
+//! GoldenImages as people write them (R2, R3, R5, R6). The webhook may be away (`failurePolicy: Ignore`): CEL in the CRD and the controller's conditions hold the same, only later.
+
+use kube::ResourceExt as _;
+
+use super::{
+    Answer, Scene,
+    images::ImageFacts,
+    review::{Request, Verb},
+};
+use crate::{
+    api::{GoldenImage, parse_image},
+    rules::{clone::Unknown, duplicate_message, marks, moving_source_warnings},
+    world::evidence::texts,
+};
+
+/// Decides on a GoldenImage. What comes from values is the hoster's own and passes: the daemon tells its trouble as a condition, and stops nothing else.
+pub fn judge_image(request: &Request, scene: &Scene, daemon: &str) -> Answer {
+    let Some(object) = request.object.as_ref().filter(|_| matches!(request.operation, Verb::Create | Verb::Update)) else {
+        return Answer::allow();
+    };
+    let image: GoldenImage = match serde_json::from_value(object.clone()) {
+        Ok(image) => image,
+        Err(error) => return Unknown(format!("the GoldenImage cannot be read: {error}")).into(),
+    };
+    if request.user_info.username == daemon || image.metadata.deletion_timestamp.is_some() {
+        return Answer::allow();
+    }
+    let parsed = match parse_image(&image) {
+        Ok(parsed) => parsed,
+        Err(errors) => return Answer::Refuse(format!("GoldenImage {}: {errors}", image.name_any())),
+    };
+    let facts = ImageFacts::of(&image);
+    if let (Verb::Create, Some(first)) = (request.operation, twin(scene, &facts)) {
+        let identity = facts.identity.as_deref().unwrap_or_default();
+        return Answer::Refuse(format!("{} (R3)", duplicate_message(&facts.name, &first, identity)));
+    }
+    let mut warnings = moving_source_warnings(&parsed.source, parsed.digest.as_ref());
+    if request.operation == Verb::Create {
+        warnings.extend(facts.goldens.iter().filter_map(|record| conflict(scene, &record.golden)));
+    }
+    Answer::Allow { patch: Vec::new(), warnings }
+}
+
+/// R3: another image of the same identity.
+fn twin(scene: &Scene, facts: &ImageFacts) -> Option<String> {
+    let identity = facts.identity.as_ref()?;
+    let all = scene.images.store.all();
+    let twins = all.iter().filter(|other| other.name != facts.name && other.identity.as_ref() == Some(identity));
+    twins.min_by_key(|other| (other.created, &other.name)).map(|other| other.name.clone())
+}
+
+/// R5: a DataVolume of the golden's name that is not ours. The controller decides whether it is adopted, so this is a warning.
+fn conflict(scene: &Scene, golden: &str) -> Option<String> {
+    let volume = scene.volumes.get(&scene.catalog, golden)?;
+    let is_ours = texts(volume.metadata.labels.as_ref()).get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE);
+    (!is_ours).then(|| {
+        format!(
+            "a DataVolume {}/{golden} is there already and is not managed by the catalog: with the same source it is taken over, else the image will say NameConflict (R5)",
+            scene.catalog
+        )
+    })
+}

@@ -1,0 +1,239 @@
+//! GoldenImages as a verdict reads them, found by the name of a golden.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use kube::ResourceExt as _;
+
+use crate::{
+    api::{ConditionType, GoldenImage, TargetStatus, find_condition, parse_image},
+    model::{DiskSize, VolumeMode},
+    rules::{
+        Reason,
+        clone::{Access, SourceVolume, Target},
+    },
+    world::Store,
+};
+
+/// One golden of an image, made or still to be made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GoldenRecord {
+    /// Its name.
+    pub golden: String,
+    /// Whether the name is on record in status; before that it is foreseen.
+    pub is_recorded: bool,
+    /// Class, size and mode as far as they are frozen.
+    pub volume: SourceVolume,
+    /// The UID of its claim once it was Ready.
+    pub claim_uid: Option<String>,
+    /// Why it will not come without somebody's doing.
+    pub failed: Option<(Reason, String)>,
+    /// What it waits for.
+    pub waits_for: String,
+}
+
+/// A GoldenImage, trimmed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImageFacts {
+    /// Its name.
+    pub name: String,
+    /// What the image is whatever its name.
+    pub identity: Option<String>,
+    /// When it was created, in seconds since 1970.
+    pub created: i64,
+    /// Who may clone its goldens (R18).
+    pub access: Access,
+    /// Its goldens.
+    pub goldens: Vec<GoldenRecord>,
+}
+
+impl ImageFacts {
+    /// What a verdict reads of an image.
+    pub fn of(image: &GoldenImage) -> Self {
+        let status = image.status.clone().unwrap_or_default();
+        let parsed = parse_image(image).ok();
+        let resolved = status.schematic_id.as_ref().and_then(|id| id.parse().ok());
+        let identity = parsed.as_ref().and_then(|image| image.identity(resolved.as_ref())).map(|identity| identity.to_string());
+        let of_image = stalled(&status.conditions);
+        let waits = |conditions: &[_]| {
+            let ready = find_condition(conditions, ConditionType::Ready);
+            ready.map_or_else(|| "it has just been made".to_owned(), |ready| ready.reason.clone())
+        };
+        let mut goldens: Vec<GoldenRecord> =
+            status.targets.iter().filter_map(|target| recorded(target, of_image.as_ref(), &waits)).collect();
+        let any_recorded = !goldens.is_empty();
+        let unrecorded = parsed.iter().flat_map(|image| &image.targets).filter(|target| {
+            let requested = target.class.as_ref().map(ToString::to_string).unwrap_or_default();
+            !status.targets.iter().any(|known| known.golden.is_some() && known.requested_class == requested)
+        });
+        for target in unrecorded {
+            // The first golden made takes the name without a class; until one is on record every target may be that one.
+            let class = target.class.as_ref().filter(|_| any_recorded);
+            let Some(Ok(golden)) = parsed.as_ref().and_then(|image| image.golden_name(resolved.as_ref(), class)) else { continue };
+            if goldens.iter().any(|known| known.golden == golden.as_str()) {
+                continue;
+            }
+            let is_alone = parsed.as_ref().is_some_and(|image| image.targets.len() == 1);
+            let volume = SourceVolume {
+                class: target.class.as_ref().filter(|_| is_alone || any_recorded).map(ToString::to_string),
+                request: target.size.filter(|_| is_alone || any_recorded),
+                capacity: None,
+                volume_mode: target.volume_mode.filter(|_| is_alone || any_recorded),
+            };
+            goldens.push(GoldenRecord {
+                golden: golden.to_string(),
+                is_recorded: false,
+                volume,
+                claim_uid: None,
+                failed: of_image.clone(),
+                waits_for: waits(&status.conditions),
+            });
+        }
+        let created = image.creation_timestamp().map_or(0, |at| at.0.as_second());
+        Self { name: image.name_any(), identity, created, access: Access::AllTenants, goldens }
+    }
+
+    /// All its goldens, for messages.
+    pub fn targets(&self) -> Vec<Target> {
+        self.goldens.iter().map(|record| Target { golden: record.golden.clone(), class: record.volume.class.clone() }).collect()
+    }
+
+    /// Its golden of this name.
+    pub fn golden(&self, name: &str) -> Option<&GoldenRecord> {
+        self.goldens.iter().find(|record| record.golden == name)
+    }
+}
+
+/// The terminal failure that conditions tell, if they do (R9).
+fn stalled(conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]) -> Option<(Reason, String)> {
+    let condition = find_condition(conditions, ConditionType::Stalled).filter(|condition| condition.status == "True")?;
+    // A reason of a newer version is still a failure.
+    let reason = condition.reason.parse().unwrap_or(Reason::ImportFailed);
+    // The message ends with the remedy, which the rule adds itself.
+    let message = condition.message.strip_suffix(reason.remedy()).unwrap_or(&condition.message);
+    Some((reason, message.trim_end_matches([' ', '.']).to_owned()))
+}
+
+fn recorded(
+    target: &TargetStatus,
+    of_image: Option<&(Reason, String)>,
+    waits: &dyn Fn(&[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]) -> String,
+) -> Option<GoldenRecord> {
+    let is_ready = find_condition(&target.conditions, ConditionType::Ready).is_some_and(|ready| ready.status == "True");
+    Some(GoldenRecord {
+        golden: target.golden.clone()?,
+        is_recorded: true,
+        volume: SourceVolume {
+            class: target.storage_class_name.clone(),
+            request: target.size.as_ref().and_then(|size| size.parse::<DiskSize>().ok()),
+            capacity: None,
+            volume_mode: target.volume_mode.as_deref().and_then(VolumeMode::parse),
+        },
+        claim_uid: target.claim_uid.clone(),
+        failed: stalled(&target.conditions).or_else(|| of_image.cloned()).filter(|_| !is_ready),
+        waits_for: waits(&target.conditions),
+    })
+}
+
+type Index = Arc<RwLock<HashMap<String, BTreeSet<String>>>>;
+
+/// All GoldenImages, found by golden.
+#[derive(Clone)]
+pub struct Images {
+    /// By name.
+    pub store: Store<ImageFacts>,
+    by_golden: Index,
+}
+
+impl Default for Images {
+    fn default() -> Self {
+        let by_golden = Index::default();
+        let index = Arc::clone(&by_golden);
+        let store = Store::new(move |change: &crate::world::Change<'_, ImageFacts>| {
+            let mut index = index.write().unwrap_or_else(PoisonError::into_inner);
+            for record in change.old.iter().flat_map(|image| &image.goldens) {
+                if let Some(images) = index.get_mut(&record.golden) {
+                    images.remove(change.name);
+                    if images.is_empty() {
+                        index.remove(&record.golden);
+                    }
+                }
+            }
+            for record in change.new.iter().flat_map(|image| &image.goldens) {
+                index.entry(record.golden.clone()).or_default().insert(change.name.to_owned());
+            }
+        });
+        Self { store, by_golden }
+    }
+}
+
+impl Images {
+    /// The image a golden of this name belongs to: of several the one that has it on record, then the oldest.
+    pub fn of_golden(&self, golden: &str) -> Option<Arc<ImageFacts>> {
+        let names = self.by_golden.read().unwrap_or_else(PoisonError::into_inner).get(golden).cloned()?;
+        let images = names.iter().filter_map(|name| self.store.get("", name));
+        images.min_by_key(|image| {
+            let record = image.golden(golden);
+            let rank = record.map(|record| (record.claim_uid.is_none(), !record.is_recorded));
+            (rank, image.created, image.name.clone())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::world::Sink as _;
+
+    fn image(value: serde_json::Value) -> GoldenImage {
+        let mut value = value;
+        value["apiVersion"] = "cozystack.io/v1alpha1".into();
+        value["kind"] = "GoldenImage".into();
+        serde_json::from_value(value).expect("a GoldenImage")
+    }
+
+    fn ubuntu(name: &str, status: serde_json::Value) -> GoldenImage {
+        image(json!({"metadata": {"name": name, "creationTimestamp": "2026-11-29T10:00:00Z"},
+            "spec": {"source": {"http": {"url": "https://x.example/a.qcow2"}}, "storage": {"targets": [{"storageClassName": "replicated", "size": "20Gi"}, {"storageClassName": "local"}]}},
+            "status": status}))
+    }
+
+    #[test]
+    fn goldens_are_foreseen_and_then_recorded() {
+        let fresh = ImageFacts::of(&ubuntu("u", json!({})));
+        assert_eq!(fresh.goldens.iter().map(|record| record.golden.as_str()).collect::<Vec<_>>(), ["vm-default-images-u"]);
+        assert_eq!(fresh.goldens[0].volume, SourceVolume::default(), "which target gets the name is not known yet");
+        let begun = ImageFacts::of(&ubuntu(
+            "u",
+            json!({"targets": [{"requestedClass": "replicated", "storageClassName": "replicated", "size": "20Gi", "golden": "vm-default-images-u", "claimUID": "c",
+                "conditions": [{"type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-11-29T10:00:00Z"}]}],
+                "conditions": [{"type": "Stalled", "status": "True", "reason": "ClassNotFound", "message": "no", "lastTransitionTime": "2026-11-29T10:00:00Z"}]}),
+        ));
+        let names: Vec<_> =
+            begun.goldens.iter().map(|record| (record.golden.as_str(), record.volume.class.as_deref(), record.failed.is_some())).collect();
+        assert_eq!(names, [("vm-default-images-u", Some("replicated"), false), ("vm-default-images-u-local", Some("local"), true)]);
+        assert_eq!(begun.golden("vm-default-images-u").and_then(|record| record.claim_uid.as_deref()), Some("c"));
+    }
+
+    #[test]
+    fn a_golden_finds_its_image_through_changes() {
+        let images = Images::default();
+        let mut sink = images.store.sink(|image: GoldenImage| Some(ImageFacts::of(&image)));
+        sink.begin();
+        sink.apply(ubuntu("u", json!({})));
+        sink.synced();
+        assert_eq!(images.of_golden("vm-default-images-u").map(|image| image.name.clone()), Some("u".to_owned()));
+        assert!(images.of_golden("vm-default-images-other").is_none());
+        // Another image claims the name; the one on record keeps it.
+        let taken = |uid: &str| json!({"targets": [{"requestedClass": "replicated", "golden": "vm-default-images-u", "claimUID": uid}]});
+        sink.apply(ubuntu("b", taken("c")));
+        assert_eq!(images.of_golden("vm-default-images-u").map(|image| image.name.clone()), Some("b".to_owned()));
+        crate::world::Sink::<GoldenImage>::delete(&mut sink, None, "b");
+        crate::world::Sink::<GoldenImage>::delete(&mut sink, None, "u");
+        assert!(images.of_golden("vm-default-images-u").is_none());
+    }
+}

@@ -1,0 +1,275 @@
+//! The HTTPS server that the API server asks. Everything a caller can cost is bounded: bytes, time, connections, questions at once.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::{Path, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use axum_server::{
+    Handle,
+    accept::Accept,
+    tls_rustls::{RustlsAcceptor, RustlsConfig},
+};
+use futures::future::BoxFuture;
+use rustls::ServerConfig;
+use tokio::{
+    net::TcpStream,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Answer, Live, Scene, judge_clones, judge_golden, judge_image, judge_namespace, review};
+use crate::run::metrics::Metrics;
+
+/// The server's limits. The defaults suit a cluster.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The most bytes of a question. The API server takes objects of up to 3 MiB, and an update carries two.
+    pub body: usize,
+    /// How long a question may take to arrive and to be answered; below the webhooks' `timeoutSeconds`, so that the caller gets our words and not its own.
+    pub deadline: Duration,
+    /// How long a TLS handshake may take.
+    pub handshake: Duration,
+    /// How long a connection may be idle before a request's head.
+    pub idle: Duration,
+    /// Connections open at once.
+    pub connections: usize,
+    /// Questions answered at once; further ones wait within their deadline.
+    pub questions: usize,
+    /// How long open questions may go on after shutdown.
+    pub grace: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            body: 8 << 20,
+            deadline: Duration::from_millis(4500),
+            handshake: Duration::from_secs(5),
+            idle: Duration::from_secs(120),
+            connections: 512,
+            questions: 128,
+            grace: Duration::from_secs(8),
+        }
+    }
+}
+
+/// What answers are made from.
+#[derive(Clone)]
+pub struct App {
+    /// What the watches know.
+    pub scene: Scene,
+    /// Live reads.
+    pub live: Live,
+    /// The user that the role `controller` is.
+    pub daemon: String,
+    /// Metrics.
+    pub metrics: Arc<Metrics>,
+}
+
+#[derive(Clone)]
+struct Shared {
+    app: Arc<App>,
+    settings: Settings,
+    places: Arc<Semaphore>,
+}
+
+/// The webhooks, by the last part of their address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hook {
+    /// Mutates disks.
+    Disks,
+    /// Judges clones.
+    Clones,
+    /// Guards goldens.
+    Goldens,
+    /// Guards the catalog namespace.
+    Namespaces,
+    /// Judges GoldenImages.
+    Images,
+}
+
+impl Hook {
+    fn parse(text: &str) -> Option<Self> {
+        [Self::Disks, Self::Clones, Self::Goldens, Self::Namespaces, Self::Images].into_iter().find(|hook| hook.as_str() == text)
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Disks => "disks",
+            Self::Clones => "clones",
+            Self::Goldens => "goldens",
+            Self::Namespaces => "namespaces",
+            Self::Images => "images",
+        }
+    }
+}
+
+/// Serves until `shutdown`.
+///
+/// # Errors
+/// When the listener cannot be used.
+pub async fn serve(
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    app: App,
+    settings: Settings,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    let acceptor = Acceptor {
+        tls: RustlsAcceptor::new(RustlsConfig::from_config(tls)).handshake_timeout(settings.handshake),
+        places: Arc::new(Semaphore::new(settings.connections)),
+    };
+    let (grace, idle) = (settings.grace, settings.idle);
+    let shared = Shared { app: Arc::new(app), places: Arc::new(Semaphore::new(settings.questions)), settings };
+    let service = Router::new().route("/{hook}", post(answer)).with_state(shared).into_make_service();
+    let handle = Handle::<SocketAddr>::new();
+    let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle.clone());
+    server.http_builder().http1().header_read_timeout(idle).max_headers(64);
+    server
+        .http_builder()
+        .http2()
+        .max_concurrent_streams(256)
+        .max_header_list_size(32 << 10)
+        .keep_alive_interval(Some(Duration::from_secs(30)));
+    let serving = server.serve(service);
+    tokio::pin!(serving);
+    tokio::select! {
+        ended = &mut serving => ended,
+        () = shutdown.cancelled() => {
+            handle.graceful_shutdown(Some(grace));
+            serving.await
+        }
+    }
+}
+
+async fn answer(State(shared): State<Shared>, Path(hook): Path<String>, body: Body) -> Response {
+    let Some(hook) = Hook::parse(&hook) else { return StatusCode::NOT_FOUND.into_response() };
+    let began = Instant::now();
+    let deadline = tokio::time::Instant::now() + shared.settings.deadline;
+    let read = tokio::time::timeout_at(deadline, axum::body::to_bytes(body, shared.settings.body)).await;
+    let bytes = match read {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(_)) => return (StatusCode::PAYLOAD_TOO_LARGE, "the question is too large or was cut off").into_response(),
+        Err(_) => return (StatusCode::REQUEST_TIMEOUT, "the question did not arrive in time").into_response(),
+    };
+    let request = match review::Request::read(&bytes) {
+        Ok(request) => request,
+        Err(error) => return (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
+    };
+    drop(bytes);
+    let work = async {
+        // Held while the question is answered. The semaphore is never closed.
+        let _place = shared.places.acquire().await;
+        decide(hook, &request, &shared.app).await
+    };
+    let answer = tokio::time::timeout_at(deadline, work)
+        .await
+        .unwrap_or_else(|_| Answer::Later("no verdict yet, try again: it took too long".to_owned()));
+    shared.app.metrics.judged(hook.as_str(), answer.as_str(), began.elapsed());
+    log(hook, &request, &answer);
+    Json(review::response(&request.uid, &answer)).into_response()
+}
+
+async fn decide(hook: Hook, request: &review::Request, app: &App) -> Answer {
+    match hook {
+        Hook::Disks => judge_clones(request, &app.scene, &app.live).await,
+        Hook::Clones => match judge_clones(request, &app.scene, &app.live).await {
+            // A validating webhook may not change anything.
+            Answer::Allow { warnings, .. } => Answer::Allow { patch: Vec::new(), warnings },
+            other => other,
+        },
+        Hook::Goldens => judge_golden(request, &app.scene, &app.live, &app.daemon).await,
+        Hook::Namespaces => judge_namespace(request, &app.scene, &app.live).await,
+        Hook::Images => judge_image(request, &app.scene, &app.daemon),
+    }
+}
+
+fn log(hook: Hook, request: &review::Request, answer: &Answer) {
+    let review::Request { kind, namespace, name, user_info, .. } = request;
+    let (hook, kind, user) = (hook.as_str(), &kind.kind, &user_info.username);
+    match answer {
+        Answer::Allow { warnings, .. } => tracing::debug!(hook, kind, namespace, name, user, warnings = warnings.len(), "allowed"),
+        Answer::Refuse(why) => tracing::info!(hook, kind, namespace, name, user, why, "refused"),
+        Answer::Later(why) => tracing::warn!(hook, kind, namespace, name, user, why, "no verdict"),
+    }
+}
+
+/// TLS, with a bound on connections.
+#[derive(Clone)]
+struct Acceptor {
+    tls: RustlsAcceptor,
+    places: Arc<Semaphore>,
+}
+
+impl<S: Send + 'static> Accept<TcpStream, S> for Acceptor {
+    type Stream = Placed<<RustlsAcceptor as Accept<TcpStream, S>>::Stream>;
+    type Service = <RustlsAcceptor as Accept<TcpStream, S>>::Service;
+    type Future = BoxFuture<'static, io::Result<(Self::Stream, Self::Service)>>;
+
+    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
+        let Self { tls, places } = self.clone();
+        Box::pin(async move {
+            stream.set_nodelay(true)?;
+            let place = places.try_acquire_owned().map_err(|_| io::Error::other("too many connections"))?;
+            let (stream, service) = tls.accept(stream, service).await?;
+            Ok((Placed { stream, _place: place }, service))
+        })
+    }
+}
+
+/// A connection and its place among those that may be open.
+struct Placed<S> {
+    stream: S,
+    _place: OwnedSemaphorePermit,
+}
+
+mod placed {
+    use std::{
+        io::{self, IoSlice},
+        pin::Pin,
+        task::{Context, Poll},
+    };
+
+    use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+    use super::Placed;
+
+    impl<S: AsyncRead + Unpin> AsyncRead for Placed<S> {
+        fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_read(cx, buf)
+        }
+    }
+
+    impl<S: AsyncWrite + Unpin> AsyncWrite for Placed<S> {
+        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.stream).poll_write(cx, buf)
+        }
+
+        fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        }
+
+        fn is_write_vectored(&self) -> bool {
+            self.stream.is_write_vectored()
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_flush(cx)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_shutdown(cx)
+        }
+    }
+}

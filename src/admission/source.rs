@@ -1,0 +1,148 @@
+//! What stands under the name that is cloned, from what was read of it: pure, so that admission and `explain` see the same.
+
+use super::images::{ImageFacts, Images};
+use crate::{
+    foreign::{Claim, DataVolume, VolumeSnapshot},
+    rules::{
+        Reason,
+        clone::{Access, Fence, GoldenFacts, Known, Progress, Source, SourceFacts, SourceVolume, Unknown},
+        golden::{Vouched, golden_ready, is_golden, is_temporary},
+    },
+    world::{evidence::object_marks, facts},
+};
+
+/// What was read under a name.
+#[derive(Debug, Clone, Default)]
+pub struct Found {
+    /// The claim: the one cloned, or the one a cloned snapshot was taken of.
+    pub claim: Option<Claim>,
+    /// The DataVolume of the claim's name.
+    pub volume: Option<DataVolume>,
+    /// The snapshot, where one is cloned.
+    pub snapshot: Option<VolumeSnapshot>,
+}
+
+/// What a clone of `source` would be a clone of.
+///
+/// # Errors
+/// While GoldenImages are not all known.
+pub fn source_facts(source: &Source, found: &Found, images: &Images, catalog: &str) -> Known<SourceFacts> {
+    if !images.store.is_known() {
+        return Err(Unknown("GoldenImages have not been read yet".to_owned()));
+    }
+    if let (Source::Snapshot(_), Some(snapshot)) = (source, &found.snapshot) {
+        let empty = Default::default();
+        let (labels, annotations) =
+            (snapshot.metadata.labels.as_ref().unwrap_or(&empty), snapshot.metadata.annotations.as_ref().unwrap_or(&empty));
+        if is_temporary(object_marks(&snapshot.metadata, labels, annotations), catalog) {
+            return Ok(SourceFacts::Temporary);
+        }
+    }
+    let golden = match source {
+        Source::Claim(name) => name.clone(),
+        Source::Snapshot(_) => match &found.snapshot {
+            // A snapshot that is not there, whatever its name: nobody makes snapshots of goldens for us.
+            None => return Ok(SourceFacts::Missing),
+            Some(snapshot) => {
+                let of = snapshot.spec.read().and_then(|spec| spec.source.as_ref()?.persistent_volume_claim_name.clone());
+                of.unwrap_or_default()
+            }
+        },
+    };
+    let image = images.of_golden(&golden);
+    let Some(claim) = &found.claim else {
+        return Ok(match image {
+            Some(image) => SourceFacts::Golden(unmade(&golden, &image, found)),
+            None if found.snapshot.is_some() => unmarked(found),
+            None => SourceFacts::Missing,
+        });
+    };
+    let empty = Default::default();
+    let (labels, annotations) = (claim.metadata.labels.as_ref().unwrap_or(&empty), claim.metadata.annotations.as_ref().unwrap_or(&empty));
+    let marks = object_marks(&claim.metadata, labels, annotations);
+    if is_temporary(marks, catalog) {
+        return Ok(SourceFacts::Temporary);
+    }
+    let record = image.as_ref().and_then(|image| image.golden(&golden));
+    let recorded_uid = record.and_then(|record| record.claim_uid.as_deref());
+    // One whose mark was taken off by hand is a golden still: its UID is on record. So is whatever else stands under a golden's name: it is told as replaced.
+    if is_golden(marks, catalog, recorded_uid).is_err() && recorded_uid.is_none() {
+        return Ok(unmarked(found));
+    }
+    Ok(SourceFacts::Golden(made(&golden, claim, image.as_deref(), found)))
+}
+
+fn volume_of(found: &Found) -> SourceVolume {
+    match (&found.snapshot, &found.claim) {
+        (Some(snapshot), claim) => facts::snapshot_volume(snapshot, claim.as_ref()),
+        (None, Some(claim)) => facts::source_volume(claim),
+        (None, None) => SourceVolume::default(),
+    }
+}
+
+/// A claim or snapshot that no image and no mark of ours speaks for.
+fn unmarked(found: &Found) -> SourceFacts {
+    let is_bound = found.claim.as_ref().is_some_and(|claim| facts::claim_seen(claim).phase == "Bound");
+    let is_filled = found.volume.as_ref().is_none_or(|volume| facts::volume_seen(volume).phase == "Succeeded");
+    SourceFacts::Unmarked { volume: volume_of(found), is_populated: found.snapshot.is_some() || (is_bound && is_filled) }
+}
+
+/// A golden whose claim is not there.
+fn unmade(golden: &str, image: &ImageFacts, found: &Found) -> GoldenFacts {
+    let record = image.golden(golden);
+    let progress = match record {
+        Some(record) if record.claim_uid.is_some() => {
+            Progress::Failed { reason: Reason::GoldenMissing, message: "the golden's claim is gone".to_owned() }
+        }
+        Some(record) => match &record.failed {
+            Some((reason, message)) => Progress::Failed { reason: *reason, message: message.clone() },
+            None => Progress::Pending(record.waits_for.clone()),
+        },
+        None => Progress::Pending("it has just been made".to_owned()),
+    };
+    GoldenFacts {
+        name: golden.to_owned(),
+        image: Some(image.name.clone()),
+        access: image.access.clone(),
+        progress,
+        volume: if found.snapshot.is_some() { volume_of(found) } else { record.map(|record| record.volume.clone()).unwrap_or_default() },
+        fence: Fence::Open,
+        targets: image.targets(),
+    }
+}
+
+fn made(golden: &str, claim: &Claim, image: Option<&ImageFacts>, found: &Found) -> GoldenFacts {
+    let record = image.and_then(|image| image.golden(golden));
+    let recorded_uid = record.and_then(|record| record.claim_uid.as_deref());
+    let vouched = if image.is_some() { Vouched::Verified } else { Vouched::Adopted };
+    let ready = golden_ready(found.volume.as_ref().map(facts::volume_seen), Some(facts::claim_seen(claim)), recorded_uid, vouched);
+    let failed = || record.and_then(|record| record.failed.clone());
+    let progress = match ready {
+        Ok(_) => Progress::Ready,
+        Err(not_ready) => match (not_ready.reason, failed()) {
+            (Reason::GoldenTerminating, _) => Progress::Terminating,
+            (_, Some((reason, message))) => Progress::Failed { reason, message },
+            (Reason::Importing | Reason::Queued, None) => Progress::Pending(not_ready.message),
+            // Without a DataVolume and not on record, but controlled by one of its name: the watch is a moment behind.
+            (Reason::NameConflict, None) => Progress::Pending("it is being looked at".to_owned()),
+            (reason, None) => Progress::Failed { reason, message: not_ready.message },
+        },
+    };
+    let seen = volume_of(found);
+    let frozen = record.map(|record| record.volume.clone()).unwrap_or_default();
+    GoldenFacts {
+        name: golden.to_owned(),
+        image: image.map(|image| image.name.clone()),
+        // A golden without its image is no longer anybody's to restrict by; R24 says it stays clonable.
+        access: image.map_or(Access::AllTenants, |image| image.access.clone()),
+        progress,
+        volume: SourceVolume {
+            class: seen.class.or(frozen.class),
+            request: seen.request.or(frozen.request),
+            capacity: seen.capacity,
+            volume_mode: seen.volume_mode.or(frozen.volume_mode),
+        },
+        fence: facts::fence(claim),
+        targets: image.map(ImageFacts::targets).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,241 @@
+//! Everything a verdict reads, from the cluster or from files.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use k8s_openapi::api::{
+    core::v1::{Namespace, Pod},
+    storage::v1::StorageClass,
+};
+use kube::{Client, Resource, api::ListParams};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::{
+    admission::{ImageFacts, Images},
+    api::GoldenImage,
+    cli::Failure,
+    foreign::{
+        CdiConfig, Claim, DataSource, DataVolume, KubevirtMachineTemplate, MachineDeployment, MachineSet, StorageProfile, VirtualMachine,
+        VolumeCloneSource, VolumeSnapshot, WorkerClass,
+    },
+    rules::{
+        class::Classes,
+        clone::{Known, Profile, Unknown},
+        pods::PodFacts,
+    },
+    run::api_error,
+    world::{
+        Sink as _,
+        evidence::Observe,
+        facts,
+        ledger::{Kind, Ledger},
+    },
+};
+
+/// What was read.
+pub(super) struct Objects {
+    pub(super) catalog: String,
+    pub(super) images: Images,
+    pub(super) classes: Known<Classes>,
+    pub(super) profiles: Known<BTreeMap<String, Profile>>,
+    pub(super) cdi_config: Option<CdiConfig>,
+    pub(super) claims: Vec<Claim>,
+    pub(super) volumes: Vec<DataVolume>,
+    pub(super) snapshots: Vec<VolumeSnapshot>,
+    pub(super) machines: Vec<VirtualMachine>,
+    pub(super) templates: Vec<KubevirtMachineTemplate>,
+    pub(super) pods: Vec<PodFacts>,
+    pub(super) ledger: Ledger,
+    namespaces: Known<BTreeMap<String, BTreeMap<String, String>>>,
+    offline: bool,
+}
+
+/// Objects by kind as JSON; a kind that is there without objects is known to have none.
+#[derive(Default)]
+struct Raw(BTreeMap<String, Vec<Value>>);
+
+impl Raw {
+    fn key<K: Resource<DynamicType = ()>>() -> String {
+        format!("{}.{}", K::kind(&()), K::group(&()))
+    }
+
+    /// The objects of a kind; those that cannot be read at all are left out, since nothing can be said of them.
+    fn take<K: Resource<DynamicType = ()> + DeserializeOwned>(&mut self) -> Option<Vec<K>> {
+        let found = self.0.remove(&Self::key::<K>())?;
+        Some(found.into_iter().filter_map(|object| serde_json::from_value(object).ok()).collect())
+    }
+
+    async fn list<K>(&mut self, client: &Client, namespace: Option<&str>) -> Result<(), Failure>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        let path = K::url_path(&(), namespace);
+        let mut params = ListParams::default().limit(500);
+        let found = self.0.entry(Self::key::<K>()).or_default();
+        loop {
+            let request = kube::core::Request::new(&path).list(&params).map_err(|error| Failure::new(error.to_string()))?;
+            let page: Value = match client.request(request).await {
+                Ok(page) => page,
+                // Not installed: there are none.
+                Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+                Err(error) => return Err(Failure::new(format!("cannot list {}: {}", K::plural(&()), api_error(&error)))),
+            };
+            found.extend(page["items"].as_array().cloned().unwrap_or_default());
+            match page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(token),
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+impl Objects {
+    /// Lists what verdicts read, as whoever asks.
+    pub(super) async fn from_cluster(client: &Client, catalog: &str) -> Result<Self, Failure> {
+        let mut raw = Raw::default();
+        raw.list::<GoldenImage>(client, None).await?;
+        raw.list::<StorageClass>(client, None).await?;
+        raw.list::<StorageProfile>(client, None).await?;
+        raw.list::<CdiConfig>(client, None).await?;
+        raw.list::<Namespace>(client, None).await?;
+        raw.list::<Pod>(client, Some(catalog)).await?;
+        raw.list::<Claim>(client, None).await?;
+        raw.list::<DataVolume>(client, None).await?;
+        raw.list::<DataSource>(client, None).await?;
+        raw.list::<VolumeCloneSource>(client, None).await?;
+        raw.list::<VolumeSnapshot>(client, None).await?;
+        raw.list::<VirtualMachine>(client, None).await?;
+        raw.list::<KubevirtMachineTemplate>(client, None).await?;
+        raw.list::<MachineDeployment>(client, None).await?;
+        raw.list::<MachineSet>(client, None).await?;
+        raw.list::<WorkerClass>(client, None).await?;
+        Ok(Self::of(raw, false, true, catalog))
+    }
+
+    /// Reads files of one or more objects or lists.
+    pub(super) fn from_files(files: &[PathBuf], complete: bool, catalog: &str) -> Result<Self, Failure> {
+        let mut raw = Raw::default();
+        for path in files {
+            let read = if path.as_os_str() == "-" { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(path) };
+            let text = read.map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
+            let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
+                .map_err(|error| Failure::usage(format!("{} is no YAML or JSON of Kubernetes objects: {error}", path.display())))?;
+            documents.into_iter().for_each(|document| raw.add(document));
+        }
+        if raw.0.is_empty() {
+            return Err(Failure::usage("the files hold no Kubernetes objects"));
+        }
+        Ok(Self::of(raw, true, complete, catalog))
+    }
+
+    fn of(mut raw: Raw, offline: bool, complete: bool, catalog: &str) -> Self {
+        let images = Images::default();
+        if let Some(found) = raw.take::<GoldenImage>().or_else(|| complete.then(Vec::new)) {
+            let mut sink = images.store.sink(|image: GoldenImage| Some(ImageFacts::of(&image)));
+            sink.begin();
+            found.into_iter().for_each(|image| sink.apply(image));
+            sink.synced();
+        }
+        let missing = |kind: &str| Unknown(format!("{kind} are not in the files"));
+        let classes = raw.take::<StorageClass>().or_else(|| complete.then(Vec::new)).ok_or_else(|| missing("StorageClasses"));
+        let profiles = raw.take::<StorageProfile>().or_else(|| complete.then(Vec::new)).ok_or_else(|| missing("StorageProfiles"));
+        let namespaces = raw.take::<Namespace>().or_else(|| complete.then(Vec::new)).ok_or_else(|| missing("Namespaces"));
+        let mut ledger = Ledger::new(catalog);
+        let mut fill = Fill { raw: &mut raw, ledger: &mut ledger, complete };
+        let (claims, volumes, snapshots) = (fill.kind::<Claim>(), fill.kind::<DataVolume>(), fill.kind::<VolumeSnapshot>());
+        let (machines, templates) = (fill.kind::<VirtualMachine>(), fill.kind::<KubevirtMachineTemplate>());
+        fill.kind::<DataSource>();
+        fill.kind::<VolumeCloneSource>();
+        fill.kind::<MachineDeployment>();
+        fill.kind::<MachineSet>();
+        fill.kind::<WorkerClass>();
+        let pods = raw.take::<Pod>().unwrap_or_default();
+        Self {
+            catalog: catalog.to_owned(),
+            images,
+            classes: classes.map(|found| found.iter().map(facts::class_facts).map(|class| (class.name.clone(), class)).collect()),
+            profiles: profiles.map(|found| {
+                found.iter().map(|profile| (profile.metadata.name.clone().unwrap_or_default(), facts::profile(profile))).collect()
+            }),
+            cdi_config: raw.take::<CdiConfig>().and_then(|found| found.into_iter().next()),
+            claims,
+            volumes,
+            snapshots,
+            machines,
+            templates,
+            pods: pods.iter().map(facts::pod_facts).collect(),
+            ledger,
+            namespaces: namespaces.map(|found| {
+                found
+                    .into_iter()
+                    .map(|namespace| (namespace.metadata.name.unwrap_or_default(), namespace.metadata.labels.unwrap_or_default()))
+                    .collect()
+            }),
+            offline,
+        }
+    }
+
+    /// Whether "there is no such claim" may be said.
+    pub(super) fn claims_known(&self) -> Known<()> {
+        self.ledger.known(&[Kind::Claim])
+    }
+
+    /// The labels of a namespace.
+    pub(super) fn namespace_labels(&self, name: &str) -> Known<BTreeMap<String, String>> {
+        let namespaces = self.namespaces.as_ref().map_err(Clone::clone)?;
+        namespaces.get(name).cloned().ok_or_else(|| Unknown(format!("namespace {name} is not there")))
+    }
+
+    /// What to do where something was not found.
+    pub(super) const fn hint(&self) -> &'static str {
+        if self.offline { " in the files; export it with `kubectl get … -o yaml`, or leave `-f` out to ask the cluster" } else { "" }
+    }
+}
+
+impl Raw {
+    /// Takes in an object or a list.
+    fn add(&mut self, object: Value) {
+        let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+        let group = object["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group).to_owned();
+        match object.get("items").and_then(Value::as_array) {
+            Some(items) => {
+                // `kubectl get KIND` gives a typed list where raw lists are asked for: even an empty one tells that there are none.
+                if let Some(kind) = kind.strip_suffix("List").filter(|kind| !kind.is_empty()) {
+                    self.0.entry(format!("{kind}.{group}")).or_default();
+                }
+                items.iter().cloned().for_each(|mut item| {
+                    // Items of a typed list need not say what they are.
+                    if item.get("kind").is_none()
+                        && let Some(object_fields) = item.as_object_mut()
+                    {
+                        object_fields.insert("kind".to_owned(), kind.trim_end_matches("List").into());
+                        object_fields.insert("apiVersion".to_owned(), object["apiVersion"].clone());
+                    }
+                    self.add(item);
+                });
+            }
+            None if kind.is_empty() => {}
+            None => self.0.entry(format!("{kind}.{group}")).or_default().push(object),
+        }
+    }
+}
+
+struct Fill<'a> {
+    raw: &'a mut Raw,
+    ledger: &'a mut Ledger,
+    complete: bool,
+}
+
+impl Fill<'_> {
+    fn kind<K: Observe>(&mut self) -> Vec<K> {
+        let found = self.raw.take::<K>();
+        if found.is_none() && !self.complete {
+            return Vec::new();
+        }
+        let found = found.unwrap_or_default();
+        self.ledger.begin(K::KIND);
+        found.iter().for_each(|object| self.ledger.observe(object));
+        self.ledger.commit(K::KIND);
+        found
+    }
+}

@@ -1,0 +1,133 @@
+//! `--against-cluster`: the rules that need to see what is there already (R3, R4, R5). Reads, and writes nothing.
+
+use std::collections::BTreeMap;
+
+use kube::{Api, ResourceExt as _, api::ListParams};
+
+use super::{
+    input::Candidate,
+    judge::{Problem, Report, Row, Verdict},
+};
+use crate::{
+    api::{GoldenImage, parse_image},
+    cli::Failure,
+    foreign::{Claim, DataVolume},
+    golden::{stranger, wanted},
+    model::{Identity, Image, SchematicId},
+    rules::{
+        Reason,
+        adopt::{Adoption, adoption},
+        duplicate_message, frozen_changes, frozen_message, marks, taken_name_message,
+    },
+};
+
+/// What is there.
+#[derive(Debug, Default)]
+pub(super) struct Live {
+    images: Vec<GoldenImage>,
+    volumes: BTreeMap<String, DataVolume>,
+    claims: BTreeMap<String, Claim>,
+}
+
+impl Live {
+    /// Reads GoldenImages, and the DataVolumes and PVCs of the catalog namespace.
+    ///
+    /// # Errors
+    /// When the cluster cannot be asked; a cluster without our kind or without CDI has none of it.
+    pub async fn read(client: kube::Client, catalog: &str) -> Result<Self, Failure> {
+        async fn all<K>(api: Api<K>, what: &str) -> Result<Vec<K>, Failure>
+        where
+            K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+        {
+            match api.list(&ListParams::default()).await {
+                Ok(list) => Ok(list.items),
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+                Err(error) => Err(Failure::new(format!("cannot list {what}: {}", crate::run::api_error(&error)))),
+            }
+        }
+        let images = all(Api::all(client.clone()), "GoldenImages").await?;
+        let volumes: Vec<DataVolume> = all(Api::namespaced(client.clone(), catalog), "DataVolumes").await?;
+        let claims: Vec<Claim> = all(Api::namespaced(client, catalog), "PersistentVolumeClaims").await?;
+        Ok(Self {
+            images,
+            volumes: volumes.into_iter().map(|volume| (volume.name_any(), volume)).collect(),
+            claims: claims.into_iter().map(|claim| (claim.name_any(), claim)).collect(),
+        })
+    }
+}
+
+/// Adds to a report what the cluster says. `ids` are the schematics' IDs, one a candidate, as far as they are known.
+pub(super) fn hold_against(report: &mut Report, candidates: &[Candidate], ids: &[Option<SchematicId>], live: &Live) {
+    let mut owners: BTreeMap<Identity, String> = BTreeMap::new();
+    let mut goldens: BTreeMap<String, String> = BTreeMap::new();
+    for object in &live.images {
+        let status = object.status.as_ref();
+        let resolved = status.and_then(|status| status.schematic_id.as_ref()).and_then(|id| id.parse().ok());
+        if let Some(identity) = parse_image(object).ok().and_then(|image| image.identity(resolved.as_ref())) {
+            owners.entry(identity).or_insert_with(|| object.name_any());
+        }
+        let made = status.map(|status| status.targets.as_slice()).unwrap_or_default().iter().filter_map(|target| target.golden.clone());
+        goldens.extend(made.map(|golden| (golden, object.name_any())));
+    }
+    for ((row, candidate), id) in report.images.iter_mut().zip(candidates).zip(ids) {
+        let Ok(image) = &candidate.image else { continue };
+        let mut problems = Vec::new();
+        let mut refuse = |reason: Reason, message: String| {
+            problems.push(Problem { reason, field: None, line: candidate.line(), message, remedy: "" });
+        };
+        let own = live.images.iter().find(|object| object.name_any() == image.name.as_str());
+        let identity = image.identity(id.as_ref());
+        match (own, identity.as_ref().and_then(|identity| Some((identity, owners.get(identity)?)))) {
+            (Some(object), _) => {
+                let made = object.status.as_ref().is_some_and(|status| status.targets.iter().any(|target| target.golden.is_some()));
+                let changes = parse_image(object).map(|live| frozen_changes(&live, image, made)).unwrap_or_default();
+                if !changes.is_empty() {
+                    refuse(Reason::EntryEdited, frozen_message(&candidate.shown(), &changes));
+                }
+            }
+            (None, Some((identity, first))) if first != image.name.as_str() => {
+                refuse(Reason::DuplicateIdentity, duplicate_message(&candidate.shown(), first, identity.as_str()));
+            }
+            (None, _) => {}
+        }
+        let recorded = |golden: &str| goldens.get(golden).is_some_and(|owner| owner == image.name.as_str());
+        for (target, golden) in image.targets.iter().zip(row.goldens.clone()) {
+            let Some(golden) = golden.name else { continue };
+            if let Some(owner) = goldens.get(&golden).filter(|owner| *owner != image.name.as_str()) {
+                refuse(Reason::NameConflict, taken_name_message(&golden, owner));
+                continue;
+            }
+            if !recorded(&golden) {
+                stand(live, image, id.as_ref(), target, &golden, row, &mut refuse);
+            }
+        }
+        if !problems.is_empty() {
+            row.problems.extend(problems);
+            row.verdict = Verdict::Refused;
+        }
+    }
+    report.sum_up();
+}
+
+/// R5 for one golden: what stands under its name, and whether it would be taken over.
+fn stand(
+    live: &Live,
+    image: &Image,
+    id: Option<&SchematicId>,
+    target: &crate::model::Target,
+    golden: &str,
+    row: &mut Row,
+    refuse: &mut impl FnMut(Reason, String),
+) {
+    let (volume, claim) = (live.volumes.get(golden), live.claims.get(golden));
+    let is_marked = |labels: &BTreeMap<String, String>| labels.get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE);
+    let marked = volume.is_some_and(|volume| is_marked(volume.labels())) || claim.is_some_and(|claim| is_marked(claim.labels()));
+    if marked || volume.is_none() && claim.is_none() {
+        return;
+    }
+    let asked = wanted(image, id, target, golden);
+    match adoption(&asked.as_wanted(), &stranger(volume, claim)) {
+        Adoption::Adopt => row.warnings.push(format!("The golden {golden} exists and is taken over as it is: nothing is downloaded.")),
+        Adoption::Refuse(why) => refuse(Reason::NameConflict, format!("{why}.")),
+    }
+}

@@ -1,0 +1,156 @@
+//! How many use each image: counted from the ledger when that changes, written to status by the controller, at most once an interval.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+use tokio_util::sync::CancellationToken;
+
+use super::{ConsumerSettings, rest};
+use crate::{
+    api::GoldenImage,
+    daemon::controller::Shared,
+    golden::{UsageView, observe},
+    rules::{class::Classes, clone::Known},
+    world::{
+        image_consumers,
+        ledger::{Counts, Storage},
+    },
+};
+
+/// How long the ledger may be unknown before status says so; a relist takes less.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// The share of one core that counting may take: a twentieth.
+const REST: u32 = 20;
+
+/// What the controller writes of each image.
+pub struct Usage {
+    settings: ConsumerSettings,
+    published: Mutex<HashMap<String, Published>>,
+    unknown: Mutex<Option<(Instant, String)>>,
+}
+
+struct Published {
+    counts: Counts,
+    at: Instant,
+}
+
+impl Usage {
+    /// Nothing is counted yet.
+    pub fn new(settings: ConsumerSettings) -> Self {
+        Self { settings, published: Mutex::default(), unknown: Mutex::default() }
+    }
+
+    /// The settings.
+    pub const fn settings(&self) -> &ConsumerSettings {
+        &self.settings
+    }
+
+    fn published(&self) -> MutexGuard<'_, HashMap<String, Published>> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What status is to say of an image. One that was never counted is counted now, so that its first status has its counts.
+    pub fn view(&self, shared: &Shared, image: &GoldenImage) -> UsageView {
+        if let Some(why) = self.long_unknown() {
+            return UsageView::Unknown(why);
+        }
+        let uid = image.uid().unwrap_or_default();
+        if let Some(known) = self.published().get(&uid) {
+            return UsageView::Counted(known.counts.clone());
+        }
+        match self.count(shared, image, &observe::classes(&shared.cluster)) {
+            Ok(counts) => {
+                self.published().insert(uid, Published { counts: counts.clone(), at: Instant::now() });
+                UsageView::Counted(counts)
+            }
+            Err(_) => UsageView::NotCounted,
+        }
+    }
+
+    fn count(&self, shared: &Shared, image: &GoldenImage, classes: &Classes) -> Known<Counts> {
+        let storage = Storage { classes, independent: &self.settings.independent_classes, now: Timestamp::now().as_second() };
+        let status = image.status.clone().unwrap_or_default();
+        image_consumers(&shared.consumers.read(), &status, storage).map(|consumers| Counts::of(&consumers))
+    }
+
+    /// Why the ledger has not been known for long.
+    fn long_unknown(&self) -> Option<String> {
+        let unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        unknown.as_ref().filter(|(since, _)| since.elapsed() > PATIENCE).map(|(_, why)| why.clone())
+    }
+
+    /// Remembers whether the ledger is known; gives whether what status says of that changes.
+    fn note(&self, known: Known<()>) -> bool {
+        let before = self.long_unknown().is_some();
+        {
+            let mut unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+            match (known, &mut *unknown) {
+                (Ok(()), known) => *known = None,
+                (Err(why), Some((_, text))) => *text = why.to_string(),
+                (Err(why), none) => *none = Some((Instant::now(), why.to_string())),
+            }
+        }
+        before != self.long_unknown().is_some()
+    }
+
+    /// Counts one image; publishes what changed where the last writing is long enough ago. Gives when to count again.
+    fn recount(&self, shared: &Shared, image: &GoldenImage, classes: &Classes) -> Option<Instant> {
+        let (uid, name) = (image.uid()?, image.name_any());
+        let counts = self.count(shared, image, classes).ok()?;
+        let by_kind: Vec<(&'static str, usize)> = counts.by_kind.iter().map(|(kind, count)| (kind.as_str(), *count)).collect();
+        let copied: Vec<(&'static str, usize)> = counts.copied.iter().map(|(cause, count)| (cause.as_str(), *count)).collect();
+        shared.metrics.consumers(&name, &by_kind, counts.blocking, &copied);
+        let mut published = self.published();
+        match published.get_mut(&uid) {
+            Some(known) if known.counts == counts => None,
+            Some(known) if known.at.elapsed() < self.settings.interval => Some(known.at + self.settings.interval),
+            _ => {
+                published.insert(uid, Published { counts, at: Instant::now() });
+                drop(published);
+                shared.queue.add(name);
+                None
+            }
+        }
+    }
+}
+
+/// Counts whenever the ledger changes, and once an interval, because goldens get their names meanwhile.
+pub async fn run(shared: Arc<Shared>, stop: CancellationToken) {
+    let usage = Arc::clone(&shared.usage);
+    let mut changes = shared.consumers.changes();
+    loop {
+        changes.mark_unchanged();
+        let began = Instant::now();
+        let known = shared.consumers.known();
+        let is_known = known.is_ok();
+        let tell_all = usage.note(known);
+        let images = shared.cluster.images.all();
+        let classes = observe::classes(&shared.cluster);
+        let mut next = Instant::now() + usage.settings.interval;
+        for image in images.iter().filter(|_| is_known) {
+            next = usage.recount(&shared, image, &classes).map_or(next, |due| next.min(due));
+            // Watches and reconciles go on in between.
+            tokio::task::yield_now().await;
+        }
+        if tell_all {
+            images.iter().for_each(|image| shared.queue.add(image.name_any()));
+        }
+        let there: std::collections::HashSet<String> = images.iter().filter_map(|image| image.uid()).collect();
+        usage.published().retain(|uid, _| there.contains(uid));
+        if !rest(&stop, (began.elapsed() * REST).max(Duration::from_millis(500))).await {
+            break;
+        }
+        tokio::select! {
+            () = stop.cancelled() => break,
+            _ = changes.changed() => {}
+            () = tokio::time::sleep_until(next.into()) => {}
+        }
+    }
+    // Whoever leads now tells them.
+    shared.cluster.images.all().iter().for_each(|image| shared.metrics.forget_consumers(&image.name_any()));
+}

@@ -1,0 +1,218 @@
+//! Taking over what is there already (R5): goldens of the former catalogs, made by Helm or by hand, and volumes that a restore
+//! brought back. Metadata is written and nothing else: the volume keeps its UID, upstream is not asked, nothing is imported.
+
+use kube::ResourceExt as _;
+
+use super::{Action, ClaimView, ObservedTarget, decide::Draft, target::TargetState};
+use crate::{
+    api::{GoldenImageStatus, TargetStatus},
+    foreign::{Claim, DataVolume},
+    model::{Architecture, ClassName, DiskSize, GoldenName, HttpUrl, Image, Platform, SchematicId, Source, Target, Usage},
+    rules::{
+        Reason,
+        adopt::{Adoption, Origin, Stranger, Wanted, adoption},
+        marks,
+    },
+};
+
+/// The annotation `…/adopt: "true"` on either of a golden's objects.
+fn consents(volume: Option<&DataVolume>, claim: Option<&Claim>) -> bool {
+    let says =
+        |annotations: &std::collections::BTreeMap<String, String>| annotations.get(marks::ADOPT).is_some_and(|value| value == "true");
+    volume.is_some_and(|volume| says(volume.annotations())) || claim.is_some_and(|claim| says(claim.annotations()))
+}
+
+/// What there is to be read of a volume that may be adopted.
+pub fn stranger(volume: Option<&DataVolume>, claim: Option<&Claim>) -> Stranger {
+    let claim_spec = claim.and_then(|claim| claim.spec.read());
+    let volume_spec = volume.and_then(|volume| volume.spec.read());
+    let asked = volume_spec.and_then(|spec| spec.storage.as_ref().or(spec.pvc.as_ref())).and_then(|spec| spec.storage_request());
+    let size = asked.or_else(|| claim_spec.and_then(|spec| spec.storage_request()));
+    Stranger {
+        origin: origin(volume, claim),
+        class: claim_spec.and_then(|spec| spec.storage_class_name.clone()),
+        size: size.and_then(|size| DiskSize::from_bytes(size.bytes()?)),
+        volume_mode: claim_spec.and_then(|spec| spec.volume_mode.clone()),
+        access_modes: claim_spec.and_then(|spec| spec.access_modes.clone()).unwrap_or_default(),
+        consent: consents(volume, claim),
+    }
+}
+
+/// CDI's annotation on a claim that it imported without its populators: the URL.
+const IMPORT_ENDPOINT: &str = "cdi.kubevirt.io/storage.import.endpoint";
+
+fn origin(volume: Option<&DataVolume>, claim: Option<&Claim>) -> Origin {
+    if let Some(volume) = volume {
+        let Some(spec) = volume.spec.read() else { return Origin::Unknown };
+        if spec.content_type.as_deref().is_some_and(|kind| kind != "kubevirt") {
+            return Origin::Other("its DataVolume is an archive, not a disk".to_owned());
+        }
+        let named = |what: &crate::foreign::NamespacedName| {
+            format!("{}/{}", what.namespace.as_deref().unwrap_or("?"), what.name.as_deref().unwrap_or("?"))
+        };
+        return match &spec.source {
+            Some(source) => match (&source.http, &source.pvc, &source.snapshot) {
+                (Some(http), _, _) => http.url.clone().map_or(Origin::Unknown, Origin::Url),
+                (None, Some(of), _) => Origin::Other(format!("its DataVolume is a clone of the claim {}", named(of))),
+                (None, None, Some(of)) => Origin::Other(format!("its DataVolume is a clone of the snapshot {}", named(of))),
+                (None, None, None) => Origin::Other("its DataVolume is no import from a URL".to_owned()),
+            },
+            None => Origin::Other("its DataVolume is no import from a URL".to_owned()),
+        };
+    }
+    let annotations = claim.map(|claim| claim.annotations());
+    let get = |key: &str| annotations.and_then(|annotations| annotations.get(key)).filter(|value| !value.is_empty()).cloned();
+    if let Some(url) = get(IMPORT_ENDPOINT) {
+        return Origin::Url(url);
+    }
+    match (get(marks::SCHEMATIC_ID), get(marks::TALOS_VERSION)) {
+        (Some(schematic), Some(version)) => Origin::Talos { schematic, version },
+        _ => Origin::Unknown,
+    }
+}
+
+/// What an image wants of a golden, in the terms of the rule.
+#[derive(Debug, Clone)]
+pub struct Asked<'a> {
+    golden: &'a str,
+    target: &'a Target,
+    url: Option<HttpUrl>,
+    talos: Option<(String, String)>,
+    volume_mode: Option<String>,
+}
+
+impl Asked<'_> {
+    /// The rule's own form of it.
+    pub fn as_wanted(&self) -> Wanted<'_> {
+        Wanted {
+            golden: self.golden,
+            url: self.url.as_ref(),
+            talos: self.talos.as_ref().map(|(schematic, version)| (schematic.as_str(), version.as_str())),
+            class: self.target.class.as_ref().map(ClassName::as_str),
+            size: self.target.size,
+            volume_mode: self.volume_mode.as_deref(),
+            access_modes: &self.target.access_modes,
+        }
+    }
+}
+
+/// What `image` wants of the golden of `target`. `id` is its schematic's, as far as it is known.
+pub fn wanted<'a>(image: &Image, id: Option<&SchematicId>, target: &'a Target, golden: &'a str) -> Asked<'a> {
+    let url = match &image.source {
+        Source::TalosFactory(talos) => talos.schematic.id().or(id).map(|id| crate::source::image_url(talos, id)),
+        Source::Http { url, .. } => Some(url.clone()),
+        Source::ContainerDisk { .. } => None,
+    };
+    let talos = match &image.source {
+        Source::TalosFactory(talos)
+            if talos.platform == Platform::default() && talos.architecture == Architecture::Amd64 && !talos.secure_boot =>
+        {
+            talos.schematic.id().or(id).map(|id| (id.to_string(), talos.version.to_string()))
+        }
+        _ => None,
+    };
+    Asked { golden, target, url, talos, volume_mode: target.volume_mode.map(|mode| mode.to_string()) }
+}
+
+/// R5: what stands under the golden's name without our mark. `None` where nothing does, or what does is ours.
+pub(super) fn progress(
+    draft: &mut Draft<'_>,
+    target: &Target,
+    golden: &GoldenName,
+    view: &ObservedTarget,
+    status: &mut TargetStatus,
+) -> Option<TargetState> {
+    let (volume, claim) = (view.golden.volume.as_ref(), view.golden.claim.as_ref());
+    let found = view.golden.stranger.as_ref()?;
+    if volume.is_some_and(|volume| volume.ours) || claim.is_some_and(|claim| claim.ours) {
+        return None;
+    }
+    if volume.is_some_and(|volume| volume.terminating) || claim.is_some_and(|claim| claim.terminating) {
+        let message = format!("Waiting for the former {golden}, which is being deleted, to be gone.");
+        return Some(TargetState::working(Reason::GoldenTerminating, message));
+    }
+    let asked = wanted(draft.image, draft.schematic_id.as_ref(), target, golden.as_str());
+    if let Adoption::Refuse(why) = adoption(&asked.as_wanted(), found) {
+        return Some(TargetState::trouble(Reason::NameConflict, format!("{why}.")));
+    }
+    if let Some(volume) = volume.filter(|volume| volume.phase != "Succeeded") {
+        let phase = if volume.phase.is_empty() { "no phase yet" } else { &volume.phase };
+        return Some(TargetState::working(
+            Reason::Importing,
+            format!("{golden} is being imported by whoever made it, and is taken over when that is done (CDI: {phase})."),
+        ));
+    }
+    let Some(claim) = claim.filter(|claim| claim.bound && !claim.lost) else {
+        return Some(TargetState::trouble(Reason::ClaimLost, format!("The PVC {golden} is not bound to a volume.")));
+    };
+    Some(take(draft, golden, view, claim, status))
+}
+
+/// What is written on an adopted golden's DataVolume and PVC: our marks as far as they are known (nobody can say afterwards what
+/// the bytes were), and that Helm keeps it. A text that we do not have stays as its former owner wrote it.
+pub fn marks_of(image: &Image, status: &GoldenImageStatus, target: &TargetStatus) -> marks::Marks {
+    let schematic_id: Option<SchematicId> = status.schematic_id.as_ref().and_then(|id| id.parse().ok());
+    let (talos_version, source_url) = match &image.source {
+        Source::TalosFactory(talos) => (Some(talos.version.to_string()), talos.factory_url.public()),
+        Source::Http { url, .. } => (None, url.public()),
+        Source::ContainerDisk { reference, .. } => (None, reference.to_string()),
+    };
+    let os = &image.operating_system;
+    let mut marks = marks::golden_marks(&marks::GoldenMarks {
+        image: image.name.as_str(),
+        identity: image.identity(schematic_id.as_ref()).as_ref(),
+        os_family: os.family.as_deref(),
+        os_name: os.name.as_deref(),
+        os_version: os.version.as_deref(),
+        architecture: image.source.architecture(),
+        for_workers: image.usages.contains(&Usage::Worker),
+        for_virtual_machines: image.usages.contains(&Usage::VirtualMachine),
+        schematic_id: schematic_id.as_ref().map(SchematicId::as_str),
+        talos_version: talos_version.as_deref(),
+        source_url: Some(&source_url),
+        storage_class: target.storage_class_name.as_deref(),
+        minimum_size: target.size.as_ref().and_then(|size| size.parse().ok()),
+        description: image.description.as_deref(),
+        ..marks::GoldenMarks::default()
+    });
+    marks.annotations.retain(|_, value| !value.is_empty());
+    marks.annotations.insert("helm.sh/resource-policy".to_owned(), "keep".to_owned());
+    marks
+}
+
+/// Puts on record what an adopted claim is.
+fn record(claim: &ClaimView, golden: &GoldenName, status: &mut TargetStatus) {
+    status.golden = Some(golden.to_string());
+    status.claim_uid = Some(claim.uid.clone());
+    status.storage_class_name.clone_from(&claim.class);
+    status.size = claim.request.map(|size| size.to_string());
+    status.volume_mode.clone_from(&claim.volume_mode);
+    status.access_modes.clone_from(&claim.access_modes);
+    status.started_time = None;
+    status.progress_time = None;
+    status.progress_percent = None;
+    status.next_attempt_time = None;
+    status.adopted = Some(true);
+}
+
+/// Takes a claim over as it is.
+fn take(draft: &mut Draft<'_>, golden: &GoldenName, view: &ObservedTarget, claim: &ClaimView, status: &mut TargetStatus) -> TargetState {
+    record(claim, golden, status);
+    let volume_uid = view.golden.volume.as_ref().map(|volume| volume.uid.clone());
+    draft.after.push(Action::Adopt { golden: golden.clone(), claim_uid: claim.uid.clone(), volume_uid });
+    TargetState::ready()
+}
+
+/// A volume that carries our mark and is not the one on record, or was never recorded: brought back by a restore. Taken as it
+/// is where a person says so by the annotation; otherwise `None`, and the caller reports it.
+pub(super) fn restored(
+    draft: &mut Draft<'_>,
+    golden: &GoldenName,
+    view: &ObservedTarget,
+    status: &mut TargetStatus,
+) -> Option<TargetState> {
+    let claim = view.golden.claim.as_ref().filter(|claim| claim.ours && claim.bound && !claim.lost && !claim.terminating)?;
+    let whole = view.golden.volume.as_ref().is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating);
+    let consents = view.golden.stranger.as_ref().is_some_and(|found| found.consent);
+    (whole && consents).then(|| take(draft, golden, view, claim, status))
+}

@@ -1,0 +1,112 @@
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::{Selector, SelectorExt as _};
+
+use super::InvalidValue;
+
+/// Who may clone an image's goldens (R18).
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Access {
+    /// Every tenant.
+    #[default]
+    AllTenants,
+    /// Namespaces whose labels match.
+    Selected(NamespaceSelector),
+}
+
+impl Access {
+    /// Whether a namespace with these labels may clone.
+    pub fn allows(&self, labels: &BTreeMap<String, String>) -> bool {
+        match self {
+            Self::AllTenants => true,
+            Self::Selected(selector) => selector.matches(labels),
+        }
+    }
+}
+
+/// A label selector that can be evaluated and that does not select every namespace.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NamespaceSelector(LabelSelector);
+
+impl NamespaceSelector {
+    /// The selector as it is written in the API.
+    pub const fn written(&self) -> &LabelSelector {
+        &self.0
+    }
+
+    /// Whether it selects a namespace with these labels.
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        // It was evaluated once before it got here; an error would select nothing.
+        Selector::try_from(self.0.clone()).is_ok_and(|selector| selector.matches(labels))
+    }
+}
+
+impl TryFrom<LabelSelector> for NamespaceSelector {
+    type Error = InvalidValue;
+
+    fn try_from(selector: LabelSelector) -> Result<Self, InvalidValue> {
+        let invalid = |accepted: String| InvalidValue::new("namespace selector", "namespaceSelector", accepted);
+        let labels = selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty);
+        let expressions = selector.match_expressions.as_ref().is_none_or(Vec::is_empty);
+        if labels && expressions {
+            return Err(invalid("it selects every namespace: write `policy: AllTenants` if that is meant".to_owned()));
+        }
+        for requirement in selector.match_expressions.iter().flatten() {
+            let count = requirement.values.as_ref().map_or(0, Vec::len);
+            let fits = match requirement.operator.as_str() {
+                "In" | "NotIn" => count > 0,
+                "Exists" | "DoesNotExist" => count == 0,
+                _ => false,
+            };
+            if !fits {
+                return Err(invalid(format!(
+                    "the expression about {:?} must have the operator `In` or `NotIn` with values, or `Exists` or `DoesNotExist` without",
+                    requirement.key
+                )));
+            }
+        }
+        Selector::try_from(selector.clone()).map_err(|error| invalid(error.to_string()))?;
+        Ok(Self(selector))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::{Access, NamespaceSelector};
+
+    fn selector(value: Value) -> Result<NamespaceSelector, String> {
+        let written: k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector = serde_json::from_value(value).expect("selector");
+        NamespaceSelector::try_from(written).map_err(|error| error.to_string())
+    }
+
+    #[rstest]
+    #[case(json!({ "matchLabels": { "licensed": "yes" } }), &[("licensed", "yes")], true)]
+    #[case(json!({ "matchLabels": { "licensed": "yes" } }), &[("licensed", "no")], false)]
+    #[case(json!({ "matchLabels": { "licensed": "yes" } }), &[], false)]
+    #[case(json!({ "matchExpressions": [{ "key": "tier", "operator": "In", "values": ["a", "b"] }] }), &[("tier", "b")], true)]
+    #[case(json!({ "matchExpressions": [{ "key": "tier", "operator": "NotIn", "values": ["a"] }] }), &[], true)]
+    #[case(json!({ "matchExpressions": [{ "key": "tier", "operator": "Exists" }] }), &[("tier", "")], true)]
+    #[case(json!({ "matchLabels": { "a": "1" }, "matchExpressions": [{ "key": "b", "operator": "DoesNotExist" }] }), &[("a", "1"), ("b", "")], false)]
+    fn r18_selects(#[case] written: Value, #[case] labels: &[(&str, &str)], #[case] expected: bool) {
+        let labels: BTreeMap<_, _> = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        assert_eq!(Access::Selected(selector(written).expect("selector")).allows(&labels), expected);
+        assert!(Access::AllTenants.allows(&labels));
+    }
+
+    #[rstest]
+    #[case(json!({}), "AllTenants")]
+    #[case(json!({ "matchLabels": {}, "matchExpressions": [] }), "AllTenants")]
+    #[case(json!({ "matchExpressions": [{ "key": "a", "operator": "Gt", "values": ["1"] }] }), "\"a\"")]
+    #[case(json!({ "matchExpressions": [{ "key": "a", "operator": "In" }] }), "with values")]
+    #[case(json!({ "matchExpressions": [{ "key": "a", "operator": "Exists", "values": ["b"] }] }), "without")]
+    fn r18_refuses_what_selects_everything_or_nothing_known(#[case] written: Value, #[case] expected: &str) {
+        let error = selector(written).expect_err("refused");
+        assert!(error.contains(expected), "{error}");
+    }
+}

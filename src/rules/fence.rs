@@ -1,0 +1,249 @@
+//! R23: what stands between a golden and its deletion, and who may write the marks of that fence.
+
+use std::{collections::BTreeMap, fmt};
+
+use super::{
+    clone::{Known, Unknown},
+    consumers::Consumers,
+    marks,
+};
+
+/// The most pools a refusal names.
+const MOST_POOLS: usize = 10;
+
+/// How far the fence around a golden is, as its annotations tell.
+///
+/// `retiring` has two values. First it turns new pools away; pools that use the golden go on, so it may stand for months. When nothing seems to need the golden any more it is *closed*: nobody is let in while the leader waits and looks once more, because a pool that was let in a moment ago may not be seen yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fence {
+    /// There is none.
+    #[default]
+    Open,
+    /// No new pools.
+    Retiring,
+    /// Nobody, for the moment.
+    Closed,
+    /// Nobody, for good: it may be deleted.
+    Retired,
+}
+
+impl Fence {
+    /// How the value of `retiring` begins while the fence is closed.
+    const CLOSED: &str = "closed since ";
+
+    /// Reads the fence off a golden's annotations.
+    pub fn of(annotations: &BTreeMap<String, String>) -> Self {
+        match annotations.get(marks::RETIRING) {
+            _ if annotations.contains_key(marks::RETIRED) => Self::Retired,
+            Some(value) if value.starts_with(Self::CLOSED) => Self::Closed,
+            Some(_) => Self::Retiring,
+            None => Self::Open,
+        }
+    }
+
+    /// The annotations that say it; `at` is a time for people. An absent value takes the annotation away.
+    pub fn annotations(self, at: impl fmt::Display) -> [(&'static str, Option<String>); 2] {
+        let (retiring, retired) = match self {
+            Self::Open => (None, None),
+            Self::Retiring => (Some(format!("since {at}")), None),
+            Self::Closed => (Some(format!("{}{at}", Self::CLOSED)), None),
+            Self::Retired => (Some(format!("{}{at}", Self::CLOSED)), Some(at.to_string())),
+        };
+        [(marks::RETIRING, retiring), (marks::RETIRED, retired)]
+    }
+}
+
+/// What of a golden a write touches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Touch {
+    /// It is to be deleted.
+    Delete,
+    /// Our mark is to be taken off it.
+    Unmark,
+    /// The marks of its fence are to be written.
+    MarkFence,
+}
+
+/// What a golden holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holds {
+    /// A disk that can be cloned.
+    Disk,
+    /// Nothing yet, or nothing any more: an import that never ended, or a DataVolume whose claim is gone.
+    Nothing,
+    /// It goes with a DataVolume whose deletion was allowed.
+    GoesWithItsVolume,
+}
+
+/// A write that touches a golden.
+#[derive(Debug, Clone)]
+pub struct GoldenWrite<'a> {
+    /// `DataVolume` or `PersistentVolumeClaim`.
+    pub kind: &'a str,
+    /// The catalog namespace.
+    pub namespace: &'a str,
+    /// The golden.
+    pub name: &'a str,
+    /// What it touches.
+    pub touch: Touch,
+    /// The fence as it is now.
+    pub fence: Fence,
+    /// Whether it is being deleted already.
+    pub is_terminating: bool,
+    /// What it holds.
+    pub holds: Holds,
+    /// Whether this daemon asks.
+    pub by_daemon: bool,
+    /// The GoldenImage it belongs to.
+    pub image: Option<&'a str>,
+    /// Who needs it.
+    pub consumers: Known<Consumers>,
+}
+
+/// Decides whether a golden may be touched (R23): the fence decides, not a scan, so that what nobody is seen to need still needs to be retired first.
+///
+/// # Errors
+/// Why not, with who needs it and what to do.
+pub fn may_touch(write: &GoldenWrite<'_>) -> Result<(), String> {
+    let GoldenWrite { kind, namespace, name, .. } = write;
+    match write.touch {
+        Touch::MarkFence if write.by_daemon => Ok(()),
+        Touch::MarkFence => Err(format!(
+            "{kind} {namespace}/{name}: the marks `{}` and `{}` of a golden image are written by golden-catalog alone; {} (R23)",
+            marks::RETIRING,
+            marks::RETIRED,
+            command(write)
+        )),
+        _ if write.fence == Fence::Retired || write.is_terminating => Ok(()),
+        // The daemon gives up unfinished imports, and its adoption writes marks; a finished golden it lets go only when retired.
+        Touch::Delete if write.holds != Holds::Disk => Ok(()),
+        Touch::Unmark if write.by_daemon => Ok(()),
+        Touch::Delete | Touch::Unmark => Err(format!("{} (R23)", refusal(write))),
+    }
+}
+
+fn refusal(write: &GoldenWrite<'_>) -> String {
+    let GoldenWrite { kind, namespace, name, consumers, .. } = write;
+    let what = if write.touch == Touch::Delete { "cannot be deleted" } else { "must keep its mark" };
+    let needed = match consumers {
+        Ok(consumers) => match consumers.blockers(MOST_POOLS) {
+            Some(blockers) => format!("it is needed by {blockers}"),
+            None => "nothing is seen to need it, but only retiring makes sure of that".to_owned(),
+        },
+        Err(Unknown(why)) => format!("who needs it is not known now ({why})"),
+    };
+    format!("{kind} {namespace}/{name} is a golden image and {what}: {needed}; {}", command(write))
+}
+
+fn command(write: &GoldenWrite<'_>) -> String {
+    let name = write.image.unwrap_or(write.name);
+    format!("to be rid of it run `golden-catalog retire {name}`: it goes by itself when nothing needs it")
+}
+
+/// Decides whether the catalog namespace may be deleted: never with goldens in it that are not retired.
+///
+/// # Errors
+/// How many there are and what to do.
+pub fn may_delete_catalog(namespace: &str, goldens: &Known<Vec<String>>) -> Result<(), String> {
+    match goldens {
+        Ok(goldens) if goldens.is_empty() => Ok(()),
+        Ok(goldens) => {
+            let told: Vec<&str> = goldens.iter().take(MOST_POOLS).map(String::as_str).collect();
+            let more = goldens.len() - told.len();
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            Err(format!(
+                "namespace {namespace} holds golden images that are not retired: {}{more}; retire each with `golden-catalog retire`, then delete the namespace (R23)",
+                told.join(", ")
+            ))
+        }
+        Err(unknown) => Err(format!("namespace {namespace} may hold golden images, which is not known now ({unknown}); try again (R23)")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::rules::{
+        consumers::{Consumer, ConsumerKind, Evidence, Standing, Why},
+        pool::Pool,
+    };
+
+    fn blocked() -> Known<Consumers> {
+        Ok(Consumers::group([Consumer {
+            kind: ConsumerKind::MachineTemplate,
+            namespace: "tenant-a".into(),
+            name: "t".into(),
+            pool: Pool::workers("tenant-a", "kubernetes-demo-md0"),
+            evidence: Evidence::Spec,
+            standing: Standing::Blocks(Why::MakesMachines),
+            created: 0,
+            copied: None,
+        }]))
+    }
+
+    fn write(touch: Touch) -> GoldenWrite<'static> {
+        GoldenWrite {
+            kind: "DataVolume",
+            namespace: "cozy-public",
+            name: "g",
+            touch,
+            fence: Fence::Open,
+            is_terminating: false,
+            holds: Holds::Disk,
+            by_daemon: false,
+            image: Some("ubuntu"),
+            consumers: blocked(),
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_who_needs_it_and_the_command() {
+        let refused = may_touch(&write(Touch::Delete)).expect_err("in use");
+        for text in ["DataVolume cozy-public/g", "tenant-a/KubernetesNodes/demo-md0", "golden-catalog retire ubuntu", "R23"] {
+            assert!(refused.contains(text), "{text}: {refused}");
+        }
+        let unmanaged = GoldenWrite { image: None, consumers: Ok(Consumers::default()), ..write(Touch::Delete) };
+        let refused = may_touch(&unmanaged).expect_err("a fence, not a scan");
+        assert!(refused.contains("golden-catalog retire g") && refused.contains("nothing is seen to need it"), "{refused}");
+        let unknown = GoldenWrite { consumers: Err(Unknown("Pods are being read".into())), ..write(Touch::Unmark) };
+        assert!(may_touch(&unknown).expect_err("unknown is never none").contains("Pods are being read"));
+    }
+
+    #[rstest]
+    #[case::retired(Touch::Delete, Fence::Retired, Holds::Disk, false, true)]
+    #[case::closed(Touch::Delete, Fence::Closed, Holds::Disk, false, false)]
+    #[case::retiring(Touch::Delete, Fence::Retiring, Holds::Disk, false, false)]
+    #[case::the_daemon_too(Touch::Delete, Fence::Open, Holds::Disk, true, false)]
+    #[case::unfinished(Touch::Delete, Fence::Open, Holds::Nothing, false, true)]
+    #[case::collected(Touch::Delete, Fence::Open, Holds::GoesWithItsVolume, false, true)]
+    #[case::unmarked_unfinished(Touch::Unmark, Fence::Open, Holds::Nothing, false, false)]
+    #[case::unmarked_retired(Touch::Unmark, Fence::Retired, Holds::Disk, false, true)]
+    #[case::mark_by_hand(Touch::MarkFence, Fence::Open, Holds::Disk, false, false)]
+    #[case::mark_of_a_retired_one(Touch::MarkFence, Fence::Retired, Holds::Disk, false, false)]
+    #[case::mark_by_us(Touch::MarkFence, Fence::Open, Holds::Disk, true, true)]
+    fn r23(#[case] touch: Touch, #[case] fence: Fence, #[case] holds: Holds, #[case] by_daemon: bool, #[case] allowed: bool) {
+        assert_eq!(may_touch(&GoldenWrite { fence, holds, by_daemon, ..write(touch) }).is_ok(), allowed);
+    }
+
+    #[test]
+    fn the_fence_reads_back() {
+        for fence in [Fence::Open, Fence::Retiring, Fence::Closed, Fence::Retired] {
+            let written = fence.annotations("2026-11-29T10:00:00Z");
+            let annotations = written.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+            assert_eq!(Fence::of(&annotations), fence);
+        }
+        // As an older version, or a hand before we were there, wrote it.
+        assert_eq!(Fence::of(&[(marks::RETIRING.to_owned(), String::new())].into()), Fence::Retiring);
+    }
+
+    #[test]
+    fn a_catalog_with_goldens_stays() {
+        assert!(may_delete_catalog("c", &Ok(vec![])).is_ok());
+        let many = (0..12).map(|n| format!("g{n}")).collect();
+        let refused = may_delete_catalog("c", &Ok(many)).expect_err("goldens");
+        assert!(refused.contains("g9 and 2 more") && !refused.contains("g10"), "{refused}");
+        assert!(may_delete_catalog("c", &Err(Unknown("x".into()))).is_err());
+    }
+}
