@@ -9,6 +9,10 @@ mod cdi;
 mod copies;
 #[path = "harness/mod.rs"]
 mod harness;
+#[path = "storage/late.rs"]
+mod late;
+#[path = "storage/orders.rs"]
+mod orders;
 #[path = "storage/real.rs"]
 mod real;
 #[path = "storage/refusals.rs"]
@@ -51,6 +55,9 @@ async fn an_image_in_every_class() {
     story.tell("a deleted image's Secret", refusals::a_deleted_images_secret_goes_with_it(&scene)).await;
     story.tell("every trouble", trouble::every_trouble_is_told_and_heals_by_itself(&scene)).await;
     story.tell("a pod that holds a golden", trouble::a_pod_that_holds_a_golden_is_named(&scene)).await;
+    story.tell("a collected DataVolume", orders::a_collected_datavolume_is_no_loss(&scene)).await;
+    story.tell("a lost claim", orders::a_lost_claim_is_told(&scene)).await;
+    story.tell("a claim that nobody recorded", orders::a_claim_that_nobody_recorded_is_not_believed(&scene)).await;
     let daemon = trouble::attempts_are_kept_spent_and_begun_anew(&scene, daemon).await;
     let daemon = copies::a_late_target_is_copied_without_upstream(&scene, daemon).await;
     story.end();

@@ -6,7 +6,7 @@
 
 pub mod images;
 
-use std::{path::PathBuf, sync::Mutex, time::Duration};
+use std::{ops::Deref, path::PathBuf, sync::Mutex, time::Duration};
 
 use golden_catalog::api::GoldenImage;
 use kube::Api;
@@ -65,8 +65,33 @@ impl Default for Options {
 
 /// Everything but the daemon, which a test starts, stops and starts again.
 pub struct Stage<'a> {
-    pub cluster: &'a Cluster,
+    house: House<'a>,
     pub cdi: CdiStandIn,
+}
+
+impl<'a> Deref for Stage<'a> {
+    type Target = House<'a>;
+
+    fn deref(&self) -> &House<'a> {
+        &self.house
+    }
+}
+
+impl<'a> Stage<'a> {
+    /// Installs the chart on `cluster` and starts the stand-in.
+    pub async fn set(cluster: &'a Cluster, options: Options) -> Self {
+        House::set(cluster, options).await.with_cdi().await
+    }
+
+    /// The raw bytes of a golden's volume.
+    pub async fn disk(&self, golden: &str) -> PathBuf {
+        self.cdi.disk(CATALOG, golden).await.unwrap_or_else(|| panic!("no disk behind {golden}"))
+    }
+}
+
+/// A stage without CDI.
+pub struct House<'a> {
+    pub cluster: &'a Cluster,
     pub dir: ScratchDir,
     pub spool: Port,
     second: Port,
@@ -77,6 +102,7 @@ pub struct Stage<'a> {
     pub kubeconfig: PathBuf,
     /// Where the daemon that was started last serves its metrics.
     metrics: Mutex<String>,
+    cdi: fn(cdi::Options) -> cdi::Options,
 }
 
 /// How one daemon is started where it matters; what is left out is as in [`Stage::daemon`].
@@ -98,8 +124,8 @@ pub struct Launch {
     pub settings: serde_json::Value,
 }
 
-impl<'a> Stage<'a> {
-    /// Installs the chart on `cluster` and starts the stand-in.
+impl<'a> House<'a> {
+    /// Installs the chart on `cluster`.
     pub async fn set(cluster: &'a Cluster, options: Options) -> Self {
         let dir = harness::scratch_dir_on_disk("stage");
         let (spool, second, webhook) = (Port::reserve(), Port::reserve(), Port::reserve());
@@ -109,13 +135,18 @@ impl<'a> Stage<'a> {
         std::fs::write(&values, self::values(options.images, options.admission, &webhook).to_string()).expect("values");
         install(cluster, &values).await;
         let kubeconfig = cluster.kubeconfig_as_service_account(NAMESPACE, "golden-catalog-controller").await;
+        let (admission, settings, cdi) = (options.admission, options.settings, options.cdi);
+        Self { cluster, dir, spool, second, webhook, admission, settings, kubeconfig, metrics: Mutex::default(), cdi }
+    }
+
+    /// Starts the stand-in for CDI, whose kinds the cluster must have by now.
+    pub async fn with_cdi(self) -> Stage<'a> {
         let host = format!("golden-catalog-spool.{NAMESPACE}.svc");
-        let at = format!("127.0.0.1:{}", spool.number()).parse().expect("address");
-        let beside = format!("127.0.0.1:{}", second.number()).parse().expect("address");
-        let cdi = (options.cdi)(cdi::Options::new(dir.join("volumes")).dial(host, at).dial(SECOND_HOST, beside));
-        let cdi = CdiStandIn::start_apart(cluster.admin_kubeconfig(), cdi).await;
-        let (admission, settings) = (options.admission, options.settings);
-        Self { cluster, cdi, dir, spool, second, webhook, admission, settings, kubeconfig, metrics: Mutex::default() }
+        let at = format!("127.0.0.1:{}", self.spool.number()).parse().expect("address");
+        let beside = format!("127.0.0.1:{}", self.second.number()).parse().expect("address");
+        let options = (self.cdi)(cdi::Options::new(self.dir.join("volumes")).dial(host, at).dial(SECOND_HOST, beside));
+        let cdi = CdiStandIn::start_apart(self.cluster.admin_kubeconfig(), options).await;
+        Stage { house: self, cdi }
     }
 
     /// Starts a daemon with a spool of its own name below the stage's directory, where importers find it.
@@ -231,11 +262,6 @@ impl<'a> Stage<'a> {
             harness::condition(image, "Ready").is_some_and(|condition| condition.reason == reason)
         })
         .await
-    }
-
-    /// The raw bytes of a golden's volume.
-    pub async fn disk(&self, golden: &str) -> PathBuf {
-        self.cdi.disk(CATALOG, golden).await.unwrap_or_else(|| panic!("no disk behind {golden}"))
     }
 }
 
