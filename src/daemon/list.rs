@@ -1,9 +1,9 @@
 //! The leader's second loop: the list in values becomes GoldenImages.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -31,12 +31,14 @@ pub const LIST: (&str, &str) = ("golden-catalog-images", "images.yaml");
 /// Follows the list until `stop`. `changed` is notified when the list or a GoldenImage may have changed.
 pub async fn run(shared: Arc<Shared>, client: Client, changed: Arc<Notify>, stop: CancellationToken) {
     let mut told = BTreeSet::new();
+    let mut refused = Refused::default();
     let mut failures: u32 = 0;
     loop {
-        let pause = match step(&shared, &client, &mut told).await {
+        let pause = match step(&shared, &client, &mut told, &mut refused).await {
             Ok(()) => {
                 failures = 0;
-                None
+                // What refuses (a policy, a kind that is being deleted) may change without a word to us.
+                (!refused.is_empty()).then_some(ASK_AGAIN)
             }
             Err(error) if crate::run::client::is_lost(&error) => return,
             Err(error) => {
@@ -54,7 +56,13 @@ pub async fn run(shared: Arc<Shared>, client: Client, changed: Arc<Notify>, stop
     }
 }
 
-async fn step(shared: &Shared, client: &Client, told: &mut BTreeSet<String>) -> Result<(), kube::Error> {
+/// Entries that the API server refuses, as they were offered, with when and in which words.
+type Refused = BTreeMap<String, (Instant, String)>;
+
+/// How long a refused entry is let be before it is offered again, unchanged.
+const ASK_AGAIN: Duration = Duration::from_secs(15);
+
+async fn step(shared: &Shared, client: &Client, told: &mut BTreeSet<String>, refused: &mut Refused) -> Result<(), kube::Error> {
     let list_id = format!("{}/{}", shared.namespace, LIST.0);
     let facts = shared.cluster.config_maps.get(&shared.namespace, LIST.0);
     // Without a ConfigMap nothing is known of a list: images made from one stay as they are, and are not "dropped from it".
@@ -80,25 +88,36 @@ async fn step(shared: &Shared, client: &Client, told: &mut BTreeSet<String>) -> 
     follow(shared, &plan.listings);
     let api: Api<GoldenImage> = Api::all(client.clone());
     let mut failed = None;
+    let before = std::mem::take(refused);
     for Step::Apply { name, spec, digest } in &plan.steps {
-        // An entry that was refused once is refused again: nothing is asked until the entry or the object changes.
+        // An entry that was refused is refused again: nothing is asked for a while, unless the entry or the object changes.
         let live = existing.iter().find(|image| image.name_any() == *name);
         let live = live.map(|image| (image.uid(), image.metadata.generation, image.annotations().get(LISTED_AS)));
         let key = format!("{name}/{live:?}/{}", crate::model::Digest::of(&serde_json::to_vec(spec).unwrap_or_default()));
+<<<<<<< HEAD
         if told.contains(&key) {
             problems.push(Reason::InvalidEntry);
             current.insert(key);
             if let Some(text) = told.iter().find(|text| text.contains(&format!("({name}): refused"))) {
                 current.insert(text.clone());
             }
+=======
+        if let Some((at, message)) = before.get(&key).filter(|(at, _)| at.elapsed() < ASK_AGAIN) {
+            current.insert(message.clone());
+            refused.insert(key, (*at, message.clone()));
+>>>>>>> w-a
             continue;
         }
         match apply(&api, name, spec, *digest, &list_id, &list).await {
             Ok(None) => {}
             Ok(Some(message)) => {
                 tell(shared, &facts, told, &mut current, Reason::InvalidEntry, &message);
+<<<<<<< HEAD
                 problems.push(Reason::InvalidEntry);
                 current.insert(key);
+=======
+                refused.insert(key, (Instant::now(), message));
+>>>>>>> w-a
             }
             Err(error) if crate::run::client::is_lost(&error) => return Err(error),
             Err(error) => failed = Some(error),
@@ -110,7 +129,7 @@ async fn step(shared: &Shared, client: &Client, told: &mut BTreeSet<String>) -> 
 }
 
 /// Records how images stand to the list, and wakes those for which that changed.
-fn follow(shared: &Shared, listings: &std::collections::BTreeMap<String, catalog::Listing>) {
+fn follow(shared: &Shared, listings: &BTreeMap<String, catalog::Listing>) {
     let before = std::mem::replace(&mut *shared.listings.write().unwrap_or_else(PoisonError::into_inner), listings.clone());
     for name in before.keys().chain(listings.keys()).collect::<BTreeSet<_>>() {
         if before.get(name) != listings.get(name) {
