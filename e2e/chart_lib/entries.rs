@@ -122,7 +122,8 @@ fn without_strict_entries_the_list_is_left_to_the_daemon() {
 /// An entry as the spec that a person would write for it.
 fn spec(entry: &Value) -> Value {
     let entry = entry.as_object().expect("a map");
-    let (mut spec, mut talos, mut http) = (Map::new(), Map::new(), Map::new());
+    let has = |key: &str| entry.get(key).is_some_and(|value| !value.is_null());
+    let (mut spec, mut talos, mut http, mut disk) = (Map::new(), Map::new(), Map::new(), Map::new());
     for (key, value) in entry.iter().filter(|(_, value)| !value.is_null()) {
         let value = value.clone();
         match key.as_str() {
@@ -132,7 +133,10 @@ fn spec(entry: &Value) -> Value {
             "schematicID" | "schematic" | "version" | "platform" | "secureBoot" | "factoryURL" => drop(talos.insert(key.clone(), value)),
             "imageFactoryURL" => drop(talos.insert("factoryURL".into(), value)),
             "url" => drop(http.insert(key.clone(), value)),
-            "architecture" if entry.get("url").is_some_and(|url| !url.is_null()) => drop(http.insert(key.clone(), value)),
+            "reference" => drop(disk.insert(key.clone(), value)),
+            "architecture" if has("url") => drop(http.insert(key.clone(), value)),
+            "architecture" if has("reference") => drop(disk.insert(key.clone(), value)),
+            "kubernetesVersion" => drop(spec.insert("operatingSystem".into(), json!({ key: value }))),
             "architecture" => drop(talos.insert(key.clone(), value)),
             "os" => drop(spec.insert("operatingSystem".into(), value)),
             "storage" if !value.is_object() => {
@@ -142,7 +146,7 @@ fn spec(entry: &Value) -> Value {
             _ => drop(spec.insert(key.clone(), value)),
         }
     }
-    let members = [("talosFactory", talos), ("http", http)].into_iter().filter(|(_, member)| !member.is_empty());
+    let members = [("talosFactory", talos), ("containerDisk", disk), ("http", http)].into_iter().filter(|(_, member)| !member.is_empty());
     let source: Map<String, Value> = members.map(|(name, member)| (name.to_owned(), Value::Object(member))).collect();
     spec.insert("source".into(), Value::Object(source));
     Value::Object(spec)

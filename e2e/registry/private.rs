@@ -111,8 +111,7 @@ async fn private_images_become_goldens_and_no_secret_leaves_the_daemons_namespac
     stage.until("talos-v1.13.6-b5a1de36eb14", "Ready", "True").await;
     stage.until("signed", "Ready", "True").await;
 
-    // A Secret that does not hold the host, then the right one, and a rotated one: each is used without a restart, though the
-    // next attempt would be an hour away.
+    // A Secret that does not hold the host, then the right one, and a rotated one: each is used without a restart.
     secret(cluster, "later", "kubernetes.io/dockerconfigjson", &docker_config("elsewhere.example", RIGHT)).await;
     harness::until(stage.images(), "fedora", "the missing host is named", |image: &golden_catalog::api::GoldenImage| {
         harness::condition(image, "Ready")

@@ -132,6 +132,9 @@ too. e2e/charts/entries.yaml is run by both. Templates return only text, so what
 {{-   with get $entry $key -}}{{- $_ := set $out $key . -}}{{- end -}}
 {{- end -}}
 {{- with get $entry "os" -}}{{- $_ := set $out "operatingSystem" . -}}{{- end -}}
+{{- with get $entry "kubernetesVersion" -}}
+{{-   $_ := set $out "operatingSystem" (merge (dict "kubernetesVersion" .) (get $out "operatingSystem" | default dict)) -}}
+{{- end -}}
 {{- $storage := get $entry "storage" -}}
 {{- if kindIs "map" $storage -}}
 {{-   $targets := list -}}
@@ -181,6 +184,7 @@ schematic document has no ID), out.fields (text by name, as a message may show i
 {{-   if $id -}}{{- $identity = include "golden-image.identity" (dict "talosFactory" (merge (dict "schematicID" $id) .)) -}}{{- end -}}
 {{- end -}}
 {{- with get $source "containerDisk" -}}
+{{-   if dig "operatingSystem" "kubernetesVersion" "" $spec -}}{{- $family = $family | default "kairos" -}}{{- end -}}
 {{-   $_ := set $fields "reference" .reference -}}
 {{-   $_ := set $fields "architecture" (get . "architecture" | default "amd64") -}}
 {{-   $identity = include "golden-image.identity" (dict "containerDisk" .) -}}

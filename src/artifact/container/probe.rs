@@ -33,7 +33,7 @@ pub struct LayerProber {
 impl LayerProber {
     /// How many bytes there are at each attempt: it starts over. A disk that stands first in a gzip layer shows after a few
     /// hundred bytes; zstd gives nothing out before a whole block is in.
-    const STEPS: [usize; 4] = [4 << 10, 64 << 10, 256 << 10, Prober::MAX];
+    const STEPS: [usize; 4] = [4 << 10, 96 << 10, 256 << 10, Prober::MAX];
 
     /// A prober of a layer that has `total` bytes by its manifest.
     pub fn new(total: u64, limits: &Limits) -> Self {
