@@ -16,7 +16,7 @@ use super::{
     act::Hands,
     admit, consumers,
     controller::{Shared, Term},
-    crd, endpoints,
+    crd, endpoints, fence,
     index::Index,
     list, webhooks,
 };
@@ -164,6 +164,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         recorder,
         metrics: Arc::clone(&metrics),
         limits: (settings.max_concurrent_fetches, settings.max_concurrent_imports),
+        retire_wait: settings.retire_wait,
         workers: settings.workers,
     });
 
@@ -430,12 +431,13 @@ impl Leader {
         let wake = wake_on_spool(&registry, &self.store, Arc::clone(&self.shared), stop.clone());
         let endpoints = endpoints::keep(writer.clone(), &self.arguments, stop.clone());
         let consumers = consumers::run(Arc::clone(&self.shared), writer.clone(), stop.clone());
+        let fence = fence::keep(Arc::clone(&self.shared), writer.clone(), stop.clone());
         let webhooks = webhooks::keep(writer.clone(), &self.arguments.namespace, Arc::clone(&self.webhook), stop.clone());
         let listing = list::run(Arc::clone(&self.shared), writer, Arc::clone(&self.list_changed), stop.clone());
         tokio::select! {
             outcome = server => outcome.map_err(|error| Fatal::Other(format!("the spool's server: {error}")))?,
             () = endpoints => {},
-            () = async { tokio::join!(term.run(stop.clone()), listing, wake, consumers, webhooks); } => {},
+            () = async { tokio::join!(term.run(stop.clone()), listing, wake, consumers, webhooks, fence); } => {},
         }
         Ok(())
     }

@@ -148,6 +148,7 @@ pub struct Metrics {
     ledger_rows: Gauge,
     ledger_size: Gauge,
     ledger_known: Gauge,
+    forced_retirements: Counter,
     reviews: Family<OfVerdict, Counter>,
     review_seconds: Family<OfWebhook, Histogram>,
 }
@@ -271,6 +272,11 @@ impl Metrics {
                 "ledger_known",
                 "1 while every kind of consumer is known, so that a golden without consumers may be called free",
                 Gauge::default()
+            ),
+            forced_retirements: register!(
+                "forced_retirements",
+                "Goldens retired by the annotation force-retire in spite of what needs them",
+                Counter::default()
             ),
             reviews: register!("admission_reviews", "Questions of the API server, by webhook and verdict", Family::default()),
             review_seconds: register!(
@@ -442,6 +448,11 @@ impl Metrics {
     /// An event that was not published, and why.
     pub fn event_lost(&self, cause: &'static str) {
         self.events_lost.get_or_create(&OfCause { cause }).inc();
+    }
+
+    /// A golden was retired in spite of what needs it.
+    pub fn forced(&self) {
+        self.forced_retirements.inc();
     }
 
     /// A question of the API server and its answer.
