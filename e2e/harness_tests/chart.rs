@@ -155,6 +155,7 @@ const ADMISSION_CLUSTER_WIDE: &[&str] = &[
     "list machinedeployments.cluster.x-k8s.io",
     "get datasources.cdi.kubevirt.io x",
     "get namespaces x",
+    "create subjectaccessreviews.authorization.k8s.io",
 ];
 
 #[tokio::test]

@@ -148,7 +148,10 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     let spool_url = arguments.spool_url()?;
     let spool_host = spool_url.url().host_str().unwrap_or_default().to_owned();
     let shared = Arc::new(Shared {
-        settings: settings.golden(),
+        settings: crate::golden::Settings {
+            access_is_enforced: arguments.access_enforced || arguments.role == Role::All,
+            ..settings.golden()
+        },
         cluster: cluster.clone(),
         consumers: ledger.clone(),
         usage: Arc::new(consumers::Usage::new(settings.consumers())),

@@ -75,6 +75,9 @@ pub struct RunArguments {
     /// The host under which the API server reaches the webhook. Default: the Service `golden-catalog-admission` of this namespace.
     #[arg(long)]
     pub webhook_host: Option<String>,
+    /// Says that admission runs beside the controller, so that images for selected namespaces may be made (R18): the chart does.
+    #[arg(long)]
+    pub access_enforced: bool,
     /// Where metrics are served.
     #[arg(long, default_value = "0.0.0.0:8080")]
     pub metrics_listen: SocketAddr,

@@ -35,6 +35,9 @@ app.kubernetes.io/component: controller
 {{- with include "golden-catalog.webhookHost" . }}
 - --webhook-host={{ . }}
 {{- end }}
+{{- if .Values.admission.enabled }}
+- --access-enforced
+{{- end }}
 {{- range .Values.controller.extraArgs }}
 - {{ . | quote }}
 {{- end }}
