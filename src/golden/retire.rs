@@ -6,6 +6,7 @@ use super::{
     Action, Decision, FetchView, Observed, Wants,
     decide::{after, listing_condition, whole_seconds},
     summary::notes,
+    usage,
 };
 use crate::{
     api::{ConditionSet, ConditionType, find_condition},
@@ -71,6 +72,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
     if let Some((kind, reason, message)) = listing_condition(&observed.listing) {
         set.set(kind, Some(true), reason, message);
     }
+    usage::tell(&mut set, &mut status, &observed.status, &observed.usage, now);
     status.conditions = set.finish();
     Some(Decision {
         before: Vec::new(),
