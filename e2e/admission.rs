@@ -2,8 +2,12 @@
 
 #[path = "admission/admitted.rs"]
 mod admitted;
+#[path = "cdi/mod.rs"]
+mod cdi;
 #[path = "admission/explained.rs"]
 mod explained;
+#[path = "admission/fence.rs"]
+mod fence;
 #[path = "admission/guards.rs"]
 mod guards;
 #[path = "harness/mod.rs"]
@@ -18,5 +22,9 @@ mod pools;
 mod real;
 #[path = "admission/refused.rs"]
 mod refused;
+#[path = "stage/mod.rs"]
+mod stage;
 #[path = "admission/stand.rs"]
 mod stand;
+#[path = "upstream/mod.rs"]
+mod upstream;

@@ -5,6 +5,8 @@
 
 #[path = "cdi/mod.rs"]
 mod cdi;
+#[path = "demo/clones.rs"]
+mod clones;
 #[path = "harness/mod.rs"]
 mod harness;
 #[path = "stage/mod.rs"]
@@ -107,8 +109,9 @@ async fn demo() -> Result<(), String> {
         settings: json!({
             // A hoster's defaults are longer; nobody wants to watch those.
             "egress": { "caBundle": authority.pem(), "allowPrivateRedirects": true },
-            "fetchAttempts": 2, "backoffMin": "3s", "backoffMax": "30s", "patience": "5s", "notFoundInterval": "10m",
+            "fetchAttempts": 2, "backoffMin": "3s", "backoffMax": "30s", "patience": "5s", "notFoundInterval": "10m", "retireWait": "5s",
         }),
+        admission: true,
         ..Options::default()
     };
     let stage = Stage::set(&cluster, options).await;
@@ -140,6 +143,7 @@ async fn demo() -> Result<(), String> {
     if let Some(name) = BAD.iter().find(|name| !seen.contains_key(**name)) {
         return Err(format!("{name} never said why it failed"));
     }
+    clones::show(began, &stage).await?;
     drop((daemon, stage));
     drop((cluster, nginx, registry));
     println!();

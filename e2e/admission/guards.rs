@@ -149,3 +149,66 @@ async fn golden_images_are_judged_as_they_are_written() {
     golden(cluster, "vm-default-images-taken", "replicated", "6Gi", "Block").await;
     patch(cluster, KINDS[0], "vm-default-images-taken", json!({ "metadata": { "annotations": { "x": "1" } } })).await.expect("metadata");
 }
+
+/// A Secret may be named by whoever may read it.
+#[tokio::test]
+async fn a_secret_is_named_only_by_who_may_read_it() {
+    let Some((cluster, _)) = stand().await else { return };
+    let author = cluster.namespace("author").await;
+    cluster.apply_in(&author, "{apiVersion: v1, kind: ServiceAccount, metadata: {name: author}}").await;
+    let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": "author" },
+        "rules": [{ "apiGroups": ["cozystack.io"], "resources": ["goldenimages"], "verbs": ["create", "update", "patch", "get"] }] });
+    cluster.apply(&role.to_string()).await;
+    let subject = json!([{ "kind": "ServiceAccount", "name": "author", "namespace": &*author }]);
+    let binding = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": "author" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "author" }, "subjects": subject });
+    cluster.apply(&binding.to_string()).await;
+    let client = cluster.client_as_service_account(&author, "author").await;
+    let image = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "private" },
+        "spec": { "source": { "http": { "url": "https://x.example/private.qcow2" } }, "credentialsSecretRef": { "name": "reg" }, "access": { "policy": "AllTenants" } } });
+    let refused = crate::stand::create_as(cluster, &client, "", &image, true).await.expect_err("its author may not read it");
+    assert!(refused.code == 403 && refused.message.contains("/reg") && refused.message.contains("may not read"), "{refused:?}");
+    // With the right to that one Secret it may.
+    let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "author" },
+        "rules": [{ "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["reg"], "verbs": ["get"] }] });
+    cluster.apply_in(NAMESPACE, &role.to_string()).await;
+    let binding = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": { "name": "author" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "author" }, "subjects": subject });
+    cluster.apply_in(NAMESPACE, &binding.to_string()).await;
+    harness::eventually("the right counts", || async {
+        crate::stand::create_as(cluster, &client, "", &image, true).await.map(drop).map_err(|refused| refused.message)
+    })
+    .await;
+}
+
+/// An image for selected namespaces is cloned from there and nowhere else, in every form.
+#[tokio::test]
+async fn an_image_for_selected_namespaces_reaches_no_other() {
+    let Some((cluster, _)) = stand().await else { return };
+    let (chosen, other) = (cluster.namespace("chosen").await, cluster.namespace("other").await);
+    let label = format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {}, labels: {{licensed: \"yes\"}}}}}}", &*chosen);
+    cluster.apply(&label).await;
+    let image = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "licensed" },
+        "spec": { "source": { "http": { "url": "https://x.example/licensed.qcow2" } }, "access": { "policy": "Selected", "namespaceSelector": { "matchLabels": { "licensed": "yes" } } } } });
+    cluster.apply(&image.to_string()).await;
+    golden(cluster, "vm-default-images-licensed", "replicated", "6Gi", "Block").await;
+    cluster.apply_in(CATALOG, &crate::objects::data_source("vm-default-images-licensed").to_string()).await;
+    let disk = Disk { golden: "vm-default-images-licensed", ..RIGHT };
+    harness::eventually("the image is known", || async {
+        match create(cluster, &other, &object(Form::Volume, "probe", disk), true).await {
+            Err(refused) if refused.message.contains("R18") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    for form in Form::ALL {
+        let name = format!("licensed-{form:?}").to_lowercase();
+        let refused = create(cluster, &other, &object(form, &name, disk), false).await.expect_err("not for this namespace");
+        assert!(refused.code == 403 && refused.message.contains("selected namespaces only"), "{form:?}: {}", refused.message);
+        create(cluster, &chosen, &object(form, &name, disk), false).await.unwrap_or_else(|refused| panic!("{form:?}: {}", refused.message));
+    }
+    // Nor by way of a pointer of one's own.
+    let mut pointer = crate::objects::data_source("vm-default-images-licensed");
+    pointer["metadata"]["name"] = "mine".into();
+    create(cluster, &other, &pointer, true).await.expect_err("a pointer is a way to it");
+}

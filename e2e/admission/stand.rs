@@ -66,6 +66,7 @@ pub struct Stand {
     dir: ScratchDir,
     daemon: std::sync::Mutex<Option<Daemon>>,
     health: std::sync::Mutex<Option<(Port, Port)>>,
+    ports: std::sync::Mutex<Vec<Port>>,
 }
 
 impl Stand {
@@ -82,7 +83,13 @@ impl Stand {
         let (chart, values) = (chart.display().to_string(), values.display().to_string());
         let install = ["install", "kubernetes-worker-image", &chart, "--namespace", NAMESPACE, "--create-namespace", "--values", &values];
         cluster.helm(install).await.ok();
-        let stand = Self { port, dir, daemon: std::sync::Mutex::default(), health: std::sync::Mutex::default() };
+        let stand = Self {
+            port,
+            dir,
+            daemon: std::sync::Mutex::default(),
+            health: std::sync::Mutex::default(),
+            ports: std::sync::Mutex::default(),
+        };
         stand.fill_in(cluster).await;
         profiles(cluster).await;
         goldens(cluster).await;
@@ -90,14 +97,22 @@ impl Stand {
         stand
     }
 
-    /// The leader issues the certificate and fills in the webhook configurations; then it is not needed any more, and statuses are the tests' own.
-    async fn fill_in(&self, cluster: &Cluster) {
+    /// A leader that retires goldens after `wait`.
+    pub async fn leader(&self, cluster: &Cluster, name: &str, wait: &str) -> Daemon {
+        let settings = self.dir.join("leader.yaml");
+        let lease = json!({ "duration": "3s", "renewDeadline": "2s", "retryPeriod": "300ms" });
+        std::fs::write(&settings, json!({ "retireWait": wait, "lease": lease }).to_string()).expect("settings");
+        self.controller(cluster, name, &[format!("--config={}", settings.display())]).await
+    }
+
+    async fn controller(&self, cluster: &Cluster, name: &str, more: &[String]) -> Daemon {
         let kubeconfig = cluster.kubeconfig_as_service_account(NAMESPACE, harness::chart::CONTROLLER).await;
         let (health, metrics, spool) = (Port::reserve(), Port::reserve(), Port::reserve());
-        let leader = Daemon::builder("leader")
+        let daemon = Daemon::builder(name)
             .args([
                 "run".to_owned(),
-                format!("--spool-dir={}", self.dir.join("spool").display()),
+                format!("--identity={name}"),
+                format!("--spool-dir={}", self.dir.join(format!("spool-{name}")).display()),
                 "--spool-size=1Gi".to_owned(),
                 format!("--spool-listen={}", spool.address()),
                 "--webhook-host=127.0.0.1".to_owned(),
@@ -105,8 +120,16 @@ impl Stand {
                 format!("--metrics-listen={}", metrics.address()),
                 "--log-format=text".to_owned(),
             ])
+            .args(more)
             .kubeconfig(&kubeconfig)
             .start();
+        self.ports.lock().expect("no panic under this lock").extend([health, metrics, spool]);
+        daemon
+    }
+
+    /// The leader issues the certificate and fills in the webhook configurations; then it is not needed any more, and statuses are the tests' own.
+    async fn fill_in(&self, cluster: &Cluster) {
+        let leader = self.controller(cluster, "leader", &[]).await;
         let mutating: Api<MutatingWebhookConfiguration> = Api::all(cluster.admin());
         let filled = until(mutating, CONFIGURATIONS, "the CA is filled in", |found: &MutatingWebhookConfiguration| {
             found.webhooks.iter().flatten().all(|webhook| webhook.client_config.ca_bundle.is_some())

@@ -97,6 +97,7 @@ const IN_CATALOG: &[&str] = &[
     "delete datavolumes.cdi.kubevirt.io x",
     "watch persistentvolumeclaims",
     "patch persistentvolumeclaims x",
+    "delete persistentvolumeclaims x",
     "watch pods",
     "watch resourcequotas",
     "list events",
@@ -118,7 +119,6 @@ const NOT_IN_CATALOG: &[&str] = &[
     "get configmaps x",
     "list configmaps",
     "patch configmaps x",
-    "delete persistentvolumeclaims x",
     "create persistentvolumeclaims",
     "create pods",
     "delete pods x",
@@ -159,6 +159,7 @@ const ADMISSION_CLUSTER_WIDE: &[&str] = &[
     "list machinedeployments.cluster.x-k8s.io",
     "get datasources.cdi.kubevirt.io x",
     "get namespaces x",
+    "create subjectaccessreviews.authorization.k8s.io",
 ];
 
 #[tokio::test]

@@ -92,7 +92,11 @@ impl ImageFacts {
             });
         }
         let created = image.creation_timestamp().map_or(0, |at| at.0.as_second());
-        Self { name: image.name_any(), identity, created, access: Access::AllTenants, goldens }
+        // An image that cannot be read, but says that not everybody may have it, is for nobody.
+        let is_restricted = image.spec.access.is_some() || image.spec.credentials_secret_ref.is_some();
+        let unread = if is_restricted { Access::Selected(None) } else { Access::AllTenants };
+        let access = parsed.as_ref().map_or(unread, |image| Access::from(&image.access));
+        Self { name: image.name_any(), identity, created, access, goldens }
     }
 
     /// All its goldens, for messages.

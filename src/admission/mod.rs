@@ -3,6 +3,7 @@
 //! The API server asks over TLS ([`server`]); a question is read ([`review`]), completed with live reads ([`live`]) and with what the watches know ([`scene`]), and decided by the same functions as `plan` and `explain` (`rules::clone`). Nothing is ever written from here, which is what makes a server-side dry-run free of effect: events and marks are the leader's.
 
 mod clones;
+mod credentials;
 mod golden_images;
 mod goldens;
 mod images;
@@ -15,6 +16,7 @@ mod source;
 mod view;
 
 pub use clones::judge_clones;
+pub use credentials::judge_credentials;
 pub use golden_images::judge_image;
 pub use goldens::{daemon_user, judge_golden, judge_namespace};
 pub use images::{GoldenRecord, ImageFacts, Images};

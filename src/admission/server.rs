@@ -28,7 +28,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Answer, Live, Scene, judge_clones, judge_golden, judge_image, judge_namespace, review};
+use super::{Answer, Live, Scene, judge_clones, judge_credentials, judge_golden, judge_image, judge_namespace, review};
 use crate::run::metrics::Metrics;
 
 /// The server's limits. The defaults suit a cluster.
@@ -71,6 +71,10 @@ pub struct App {
     pub scene: Scene,
     /// Live reads.
     pub live: Live,
+    /// A client that does not retry by itself.
+    pub client: kube::Client,
+    /// The namespace of the daemon.
+    pub namespace: String,
     /// The user that the role `controller` is.
     pub daemon: String,
     /// Metrics.
@@ -97,11 +101,15 @@ enum Hook {
     Namespaces,
     /// Judges GoldenImages.
     Images,
+    /// Judges the Secrets that GoldenImages name.
+    Credentials,
 }
 
 impl Hook {
     fn parse(text: &str) -> Option<Self> {
-        [Self::Disks, Self::Clones, Self::Goldens, Self::Namespaces, Self::Images].into_iter().find(|hook| hook.as_str() == text)
+        [Self::Disks, Self::Clones, Self::Goldens, Self::Namespaces, Self::Images, Self::Credentials]
+            .into_iter()
+            .find(|hook| hook.as_str() == text)
     }
 
     const fn as_str(self) -> &'static str {
@@ -111,6 +119,7 @@ impl Hook {
             Self::Goldens => "goldens",
             Self::Namespaces => "namespaces",
             Self::Images => "images",
+            Self::Credentials => "credentials",
         }
     }
 }
@@ -192,6 +201,7 @@ async fn decide(hook: Hook, request: &review::Request, app: &App) -> Answer {
         Hook::Goldens => judge_golden(request, &app.scene, &app.live, &app.daemon).await,
         Hook::Namespaces => judge_namespace(request, &app.scene, &app.live).await,
         Hook::Images => judge_image(request, &app.scene, &app.daemon),
+        Hook::Credentials => judge_credentials(request, &app.client, &app.namespace, &app.daemon).await,
     }
 }
 

@@ -37,6 +37,8 @@ pub enum ConditionType {
     CloneLimited,
     /// The StorageProfile would have the golden made otherwise today. Present only when True.
     ProfileChanged,
+    /// The goldens are to go when nothing needs them. Present only when True.
+    Retiring,
 }
 
 impl ConditionType {
@@ -58,6 +60,7 @@ impl ConditionType {
             Self::InUseByPod => "InUseByPod",
             Self::CloneLimited => "CloneLimited",
             Self::ProfileChanged => "ProfileChanged",
+            Self::Retiring => "Retiring",
         }
     }
 }

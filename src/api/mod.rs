@@ -14,8 +14,8 @@ pub use crd::{crd, crd_yaml};
 pub use parse::{FieldError, FieldErrors, parse_image};
 pub use read::{add_untold, read_spec};
 pub use spec::{
-    AccessSpec, ConfigMapKeyReference, ContainerDiskSource, GoldenImage, GoldenImageSpec, HttpSource, OperatingSystem, SecretReference,
-    SourceSpec, StorageSpec, TalosFactorySource, TargetSpec, VirtualMachineDefaultsSpec,
+    AccessSpec, ConfigMapKeyReference, ContainerDiskSource, DeletionPolicy, GoldenImage, GoldenImageSpec, HttpSource, OperatingSystem,
+    SecretReference, SourceSpec, StorageSpec, TalosFactorySource, TargetSpec, VirtualMachineDefaultsSpec,
 };
 pub use status::{
     ArtifactStatus, ConsumersStatus, DiskStatus, FetchStatus, GoldenImageStatus, LastFailure, OperatingSystemStatus, TargetStatus,

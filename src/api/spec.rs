@@ -100,6 +100,25 @@ pub struct GoldenImageSpec {
     /// Set to true to start nothing new for this image. What is there stays, and stays clonable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
+
+    /// Set to true to be rid of the goldens: no new pools are let in, pools that use them go on, and they are deleted when nothing needs them any more. Nothing is made anew while it is true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retire: Option<bool>,
+
+    /// What becomes of the goldens when this object is deleted. `Retain` (the default): they stay, protected and clonable. `Delete`: the object stays until nothing needs them, and they are deleted with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "deletion_policy_schema")]
+    pub deletion_policy: Option<DeletionPolicy>,
+}
+
+/// What becomes of goldens when their GoldenImage is deleted.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeletionPolicy {
+    /// They stay, protected and clonable.
+    #[default]
+    Retain,
+    /// They are deleted when nothing needs them, and the object waits for that.
+    Delete,
 }
 
 /// Where a disk image comes from: exactly one member.
@@ -323,6 +342,10 @@ pub struct TargetSpec {
 /// a key could be added to an immutable document.
 fn document_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({ "type": "string", "minLength": 1, "maxLength": 65536 })
+}
+
+fn deletion_policy_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": "string", "enum": ["Retain", "Delete"] })
 }
 
 fn architecture_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {

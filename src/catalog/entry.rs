@@ -97,8 +97,19 @@ struct Defaults {
 
 /// Keys of an entry, with the place in a GoldenImage's spec where errors about them are found.
 const TALOS_KEYS: [&str; 7] = ["schematicID", "schematic", "version", "platform", "architecture", "secureBoot", "factoryURL"];
-pub(super) const SPEC_KEYS: [&str; 9] =
-    ["digest", "credentialsSecretRef", "caBundleRef", "description", "operatingSystem", "usages", "defaults", "access", "suspend"];
+pub(super) const SPEC_KEYS: [&str; 11] = [
+    "digest",
+    "credentialsSecretRef",
+    "caBundleRef",
+    "description",
+    "operatingSystem",
+    "usages",
+    "defaults",
+    "access",
+    "suspend",
+    "retire",
+    "deletionPolicy",
+];
 pub(super) const OTHER_KEYS: [&str; 8] =
     ["name", "url", "reference", "kubernetesVersion", "storage", "storageClass", "os", "imageFactoryURL"];
 /// The keys of which an entry has exactly one: they say what kind it is.

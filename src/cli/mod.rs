@@ -6,6 +6,7 @@ mod exit;
 mod explain;
 mod plan;
 mod reasons_doc;
+mod retire;
 mod schematic;
 mod status;
 mod survey;
@@ -46,6 +47,9 @@ enum Command {
     /// Say why a disk, VM, machine template or pool is refused or waits.
     #[command(after_help = explain::EXIT_CODES)]
     Explain(explain::ExplainArguments),
+    /// Ask for a golden image to go when nothing needs it any more.
+    #[command(after_help = retire::EXIT_CODES)]
+    Retire(retire::RetireArguments),
     /// Print the ID of a Talos Image Factory schematic document.
     SchematicId(schematic::SchematicArguments),
     /// Print the CustomResourceDefinitions.
@@ -71,6 +75,7 @@ pub fn main(arguments: Arguments) -> ExitCode {
         Command::Consumers(arguments) => block_on_all_cores(consumers::consumers(arguments)),
         Command::CheckDelete(arguments) => block_on_all_cores(consumers::check_delete(arguments)),
         Command::Explain(arguments) => block_on(explain::run(arguments)),
+        Command::Retire(arguments) => block_on(retire::run(arguments)),
         Command::SchematicId(arguments) => schematic::run(&arguments),
         Command::Crds => crate::api::crd_yaml().map_err(|error| Failure::new(error.to_string())).map(|yaml| {
             print!("{yaml}");

@@ -145,6 +145,22 @@ impl Hands {
         api.patch_status(&name, &params, &Patch::Apply(&body)).await.map_err(failed("the status"))
     }
 
+    /// Puts our finalizer on the object, or takes it off; others' stay.
+    pub async fn set_finalizer(&self, object: &GoldenImage, wanted: bool) -> Result<(), ActError> {
+        let mut finalizers: Vec<String> = object.finalizers().iter().filter(|known| *known != manifest::FINALIZER).cloned().collect();
+        if wanted {
+            finalizers.push(manifest::FINALIZER.to_owned());
+        }
+        // The resourceVersion: a list that somebody else changed meanwhile is looked at again.
+        let patch = json!({ "metadata": { "uid": object.uid(), "resourceVersion": object.resource_version(), "finalizers": finalizers } });
+        let params = PatchParams { field_manager: Some(managers::GOLDEN.to_owned()), ..PatchParams::default() };
+        let api: Api<GoldenImage> = Api::all(self.client.clone());
+        match api.patch(&object.name_any(), &params, &Patch::Merge(&patch)).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            other => other.map(drop).map_err(failed("cannot write the finalizer")),
+        }
+    }
+
     /// Lets a golden's importer pull a disk.
     pub fn serve(&self, memory: &Memory, uid: &str, golden: &GoldenName, disk: Digest, ready: bool) {
         self.registry.grant(&Self::grant(uid, golden, disk));

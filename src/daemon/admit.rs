@@ -113,7 +113,9 @@ pub(super) fn start(
     });
     let app = server::App {
         scene,
-        live: Live::new(reader, &arguments.catalog_namespace),
+        live: Live::new(reader.clone(), &arguments.catalog_namespace),
+        client: reader,
+        namespace: arguments.namespace.clone(),
         daemon: daemon_user(&arguments.namespace),
         metrics: Arc::clone(metrics),
     };

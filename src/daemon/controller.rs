@@ -73,6 +73,8 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// At most so many fetches and imports at once.
     pub limits: (usize, usize),
+    /// How long a golden is closed before it is retired (R23).
+    pub retire_wait: Duration,
     /// How many images are worked on at once.
     pub workers: usize,
 }

@@ -94,30 +94,18 @@ async fn step(shared: &Shared, client: &Client, told: &mut BTreeSet<String>, ref
         let live = existing.iter().find(|image| image.name_any() == *name);
         let live = live.map(|image| (image.uid(), image.metadata.generation, image.annotations().get(LISTED_AS)));
         let key = format!("{name}/{live:?}/{}", crate::model::Digest::of(&serde_json::to_vec(spec).unwrap_or_default()));
-<<<<<<< HEAD
-        if told.contains(&key) {
-            problems.push(Reason::InvalidEntry);
-            current.insert(key);
-            if let Some(text) = told.iter().find(|text| text.contains(&format!("({name}): refused"))) {
-                current.insert(text.clone());
-            }
-=======
         if let Some((at, message)) = before.get(&key).filter(|(at, _)| at.elapsed() < ASK_AGAIN) {
+            problems.push(Reason::InvalidEntry);
             current.insert(message.clone());
             refused.insert(key, (*at, message.clone()));
->>>>>>> w-a
             continue;
         }
         match apply(&api, name, spec, *digest, &list_id, &list).await {
             Ok(None) => {}
             Ok(Some(message)) => {
                 tell(shared, &facts, told, &mut current, Reason::InvalidEntry, &message);
-<<<<<<< HEAD
                 problems.push(Reason::InvalidEntry);
-                current.insert(key);
-=======
                 refused.insert(key, (Instant::now(), message));
->>>>>>> w-a
             }
             Err(error) if crate::run::client::is_lost(&error) => return Err(error),
             Err(error) => failed = Some(error),

@@ -16,7 +16,7 @@ use super::{
     act::Hands,
     admit, consumers,
     controller::{Shared, Term},
-    crd, endpoints,
+    crd, endpoints, fence,
     index::Index,
     list, numbers, page, webhooks,
 };
@@ -152,7 +152,10 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     let spool_url = arguments.spool_url()?;
     let spool_host = spool_url.url().host_str().unwrap_or_default().to_owned();
     let shared = Arc::new(Shared {
-        settings: settings.golden(),
+        settings: crate::golden::Settings {
+            access_is_enforced: arguments.access_enforced || arguments.role == Role::All,
+            ..settings.golden()
+        },
         cluster: cluster.clone(),
         consumers: ledger.clone(),
         usage: Arc::new(consumers::Usage::new(settings.consumers())),
@@ -168,6 +171,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         recorder,
         metrics: Arc::clone(&metrics),
         limits: (settings.max_concurrent_fetches, settings.max_concurrent_imports),
+        retire_wait: settings.retire_wait,
         workers: settings.workers,
     });
 
@@ -446,12 +450,13 @@ impl Leader {
         let wake = wake_on_spool(&registry, &self.store, Arc::clone(&self.shared), stop.clone());
         let endpoints = endpoints::keep(writer.clone(), &self.arguments, stop.clone());
         let consumers = consumers::run(Arc::clone(&self.shared), writer.clone(), stop.clone());
+        let fence = fence::keep(Arc::clone(&self.shared), writer.clone(), stop.clone());
         let webhooks = webhooks::keep(writer.clone(), &self.arguments.namespace, Arc::clone(&self.webhook), stop.clone());
         let listing = list::run(Arc::clone(&self.shared), writer, Arc::clone(&self.list_changed), stop.clone());
         tokio::select! {
             outcome = server => outcome.map_err(|error| Fatal::Other(format!("the spool's server: {error}")))?,
             () = endpoints => {},
-            () = async { tokio::join!(term.run(stop.clone()), listing, wake, consumers, webhooks); } => {},
+            () = async { tokio::join!(term.run(stop.clone()), listing, wake, consumers, webhooks, fence); } => {},
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ mod consumers;
 mod controller;
 mod crd;
 mod endpoints;
+mod fence;
 mod index;
 mod jobs;
 mod list;

@@ -75,6 +75,9 @@ pub struct RunArguments {
     /// The host under which the API server reaches the webhook. Default: the Service `golden-catalog-admission` of this namespace.
     #[arg(long)]
     pub webhook_host: Option<String>,
+    /// Says that admission runs beside the controller, so that images for selected namespaces may be made (R18): the chart does.
+    #[arg(long)]
+    pub access_enforced: bool,
     /// Where metrics are served.
     #[arg(long, default_value = "0.0.0.0:8080")]
     pub metrics_listen: SocketAddr,
@@ -142,6 +145,9 @@ pub struct Settings {
     /// How long a watch may hear nothing from the API server before liveness fails.
     #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub watch_limit: Duration,
+    /// How long a golden that is to go is closed before it is looked at once more; must be longer than the API server's `--request-timeout` (60 s).
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub retire_wait: Duration,
     /// How much of the spool's volume may be used, by allocated bytes.
     pub spool_size: DiskSize,
     /// The largest disk, as a guest sees it.
@@ -209,6 +215,7 @@ impl Default for Settings {
             importer_hold: Duration::from_secs(300),
             upstream_check: golden.upstream_check,
             watch_limit: WatchSettings::default().limit,
+            retire_wait: Duration::from_secs(75),
             spool_size: gib(64),
             largest_disk: gib(1024),
             workers: 8,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
-use super::{Observed, Settings, fetch, summary, target};
+use super::{Observed, Settings, fetch, retire, summary, target};
 use crate::{
     api::{GoldenImageStatus, OperatingSystemStatus, VirtualMachineDefaultsSpec},
     catalog::Listing,
@@ -124,6 +124,8 @@ pub enum Action {
     },
     /// Ask upstream whether it serves other bytes now.
     CheckUpstream,
+    /// Put our finalizer on the object, or take it off.
+    Finalizer(bool),
 }
 
 impl Action {
@@ -221,7 +223,9 @@ pub(super) fn after(at: Timestamp, delay: Duration) -> Timestamp {
 
 /// Decides what is to be done for one image.
 pub fn decide(observed: &Observed, settings: &Settings, now: Timestamp) -> Decision {
-    let mut decision = decide_unbounded(observed, settings, now);
+    let mut decision = retire::decide(observed, now).unwrap_or_else(|| decide_unbounded(observed, settings, now));
+    // On record before anything is made, and off before nothing is left to wait for.
+    decision.before.splice(0..0, retire::finalizer(&observed.retirement));
     bound(&mut decision.status);
     decision
 }

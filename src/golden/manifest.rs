@@ -25,6 +25,9 @@ pub mod managers {
     pub const WEBHOOKS: &str = "golden-catalog/webhooks";
 }
 
+/// Our finalizer on a GoldenImage that waits for its goldens (R23).
+pub const FINALIZER: &str = "kubernetes-worker-image.cozystack.io/goldens";
+
 /// The marks of a golden's DataVolume and PVC.
 pub fn marks_of(image: &Image, order: &ImportOrder) -> marks::Marks {
     let (talos_version, source_url) = match &image.source {

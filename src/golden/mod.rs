@@ -12,6 +12,7 @@ pub mod observe;
 mod observed;
 mod pacer;
 mod queue;
+mod retire;
 #[cfg(test)]
 mod storage_tests;
 mod summary;
@@ -28,4 +29,5 @@ pub use observed::{
 };
 pub use pacer::{Pacer, Turn};
 pub use queue::Queue;
+pub use retire::Retirement;
 pub use usage::UsageView;

@@ -84,6 +84,8 @@ pub struct Observed {
     pub usage: super::UsageView,
     /// What may be started now (R11).
     pub permits: Permits,
+    /// Whether its goldens are to go (R23).
+    pub retirement: super::Retirement,
 }
 
 /// The object's own data.

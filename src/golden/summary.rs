@@ -265,7 +265,7 @@ fn upstream(set: &mut ConditionSet<'_>, draft: &mut Draft<'_>, ready: bool) {
 }
 
 /// Events for what changed: one for each new reason of `Ready`, and one for each remark that appears.
-fn notes(old: &GoldenImageStatus, new: &GoldenImageStatus) -> Vec<Note> {
+pub(super) fn notes(old: &GoldenImageStatus, new: &GoldenImageStatus) -> Vec<Note> {
     let mut notes = Vec::new();
     let reason_of =
         |status: &GoldenImageStatus, kind| find_condition(&status.conditions, kind).map(|c| (c.status.clone(), c.reason.clone()));
@@ -284,6 +284,7 @@ fn notes(old: &GoldenImageStatus, new: &GoldenImageStatus) -> Vec<Note> {
         ConditionType::InUseByPod,
         ConditionType::CloneLimited,
         ConditionType::ProfileChanged,
+        ConditionType::Retiring,
     ] {
         if let Some(condition) = find_condition(&new.conditions, kind).filter(|_| find_condition(&old.conditions, kind).is_none())
             && let Ok(reason) = condition.reason.parse()

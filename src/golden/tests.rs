@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     Action, ClaimView, ClassChoice, ClassFound, CredentialsView, DataVolumeView, Decision, FetchView, GoldenView, GrantView, Metadata,
-    Observed, ObservedTarget, Permits, Reference, Settings, SpooledView, UsageView, decide,
+    Observed, ObservedTarget, Permits, Reference, Retirement, Settings, SpooledView, UsageView, decide,
 };
 use crate::{
     api::{ConditionType, GoldenImageStatus, find_condition, is_true, parse_image},
@@ -63,6 +63,7 @@ pub(super) fn observed(spec: Value) -> Observed {
             targets
         ],
         usage: UsageView::NotCounted,
+        retirement: Retirement::default(),
         permits: Permits { fetch: true, imports: 8 },
     }
 }

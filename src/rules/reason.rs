@@ -194,6 +194,10 @@ reasons! {
     GoldenMissing { terminal: false, remedy: "It is not imported again silently: delete the DataVolume to have it made anew." }
     /// A pod uses the golden (R26).
     InUseByPod { terminal: false, remedy: "Stop the pod named: clones wait while it runs." }
+    /// The goldens are to go: pools that use them go on, new ones are turned away (R23).
+    Retiring { terminal: false, remedy: "Move what needs it to another image; it goes by itself then. `golden-catalog consumers` shows who needs it." }
+    /// The goldens were retired and are gone (R23).
+    Retired { terminal: false, remedy: "Set `spec.retire: false` to have it made anew." }
     /// The default StorageClass is another one than when the golden was made.
     DefaultClassDrift { terminal: false, remedy: "Nothing changes for this golden; add a target for the new class if pools need it." }
     /// Clones in the StorageClass are slow, limited or impossible.

@@ -4,6 +4,7 @@ mod cluster;
 mod consumers;
 pub mod evidence;
 pub mod facts;
+mod fresh;
 pub mod ledger;
 mod ledger_sink;
 pub mod requests;
@@ -12,6 +13,7 @@ mod watch;
 
 pub use cluster::{Changed, Cluster, ConfigMapFacts, WarningFacts, Watch};
 pub use consumers::{ConsumerWatch, image_consumers};
+pub use fresh::fresh_ledger;
 pub use ledger_sink::LedgerSink;
 pub use store::{Change, Store, StoreState};
 pub use watch::{Key, Phase, Pulse, Selection, Sink, Unknown, WatchSettings, WatchState, feed};

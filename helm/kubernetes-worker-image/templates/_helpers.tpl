@@ -39,6 +39,9 @@ app.kubernetes.io/component: controller
 {{- /* On loopback: reached by `kubectl port-forward`, and so by those only who may do that. */}}
 - --status-listen=127.0.0.1:8082
 {{- end }}
+{{- if .Values.admission.enabled }}
+- --access-enforced
+{{- end }}
 {{- range .Values.controller.extraArgs }}
 - {{ . | quote }}
 {{- end }}

@@ -83,6 +83,9 @@ impl Term {
         status: &GoldenImageStatus,
         action: &Action,
     ) -> Result<(), ActError> {
+        if let Action::Finalizer(wanted) = action {
+            return self.hands.set_finalizer(object, *wanted).await;
+        }
         let Ok(image) = &observed.image else { return Ok(()) };
         let (hands, memory) = (&self.hands, &self.memory);
         let owner = Owner { name: image.name.as_str(), uid };
@@ -116,6 +119,7 @@ impl Term {
                     tracing::info!(image = %image.name, %golden, "taken over as it is");
                 }
             }
+            Action::Finalizer(_) => {}
             Action::CheckUpstream => self.check_upstream(object, uid, image, status),
         }
         Ok(())

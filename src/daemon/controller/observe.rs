@@ -7,11 +7,12 @@ use kube::ResourceExt as _;
 
 use super::Term;
 use crate::{
-    api::{GoldenImage, GoldenImageStatus, parse_image},
-    golden::{self, CredentialsView, Metadata, Observed, Permits, Reference, SpooledView, observe},
+    api::{DeletionPolicy, GoldenImage, GoldenImageStatus, parse_image},
+    golden::{self, CredentialsView, Metadata, Observed, Permits, Reference, Retirement, SpooledView, manifest::FINALIZER, observe},
     model::{Digest, DiskSize, Identity, Image},
     rules::{ImporterFacts, Reason, marks},
     spool::{Grant, Record, Verified},
+    world::ledger::{GoldenKey, Storage},
 };
 
 impl Term {
@@ -58,6 +59,7 @@ impl Term {
             listing: self.shared.listings.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned().unwrap_or_default(),
             usage: self.shared.usage.view(&self.shared, object),
             permits: Permits::default(),
+            retirement: self.retirement(object, &targets),
             image: parsed,
             status,
             targets,
@@ -73,6 +75,52 @@ impl Term {
                 CredentialsView { reference: Reference::Missing(what), version: None }
             }
         }
+    }
+
+    /// Whether the image's goldens are to go, and what keeps them.
+    fn retirement(&self, object: &GoldenImage, targets: &[golden::ObservedTarget]) -> Retirement {
+        let (cluster, catalog, name) = (&self.shared.cluster, &self.shared.catalog, object.name_any());
+        let is_wanted = super::super::fence::is_to_go(object);
+        let waits_for_goldens = object.spec.deletion_policy == Some(DeletionPolicy::Delete);
+        let mut retirement = Retirement {
+            is_wanted,
+            is_deleted: object.metadata.deletion_timestamp.is_some(),
+            waits_for_goldens,
+            has_finalizer: object.finalizers().iter().any(|finalizer| finalizer == FINALIZER),
+            ..Retirement::default()
+        };
+        if !is_wanted {
+            return retirement;
+        }
+        let is_ours = |labels: &std::collections::BTreeMap<String, String>| {
+            labels.get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE) && labels.get(marks::IMAGE) == Some(&name)
+        };
+        // What this process has just made, before the watch shows it.
+        let is_made = |target: &golden::ObservedTarget| {
+            target.golden.volume.as_ref().is_some_and(|volume| volume.ours) || target.golden.claim.as_ref().is_some_and(|claim| claim.ours)
+        };
+        retirement.is_left = targets.iter().any(is_made);
+        let classes = observe::classes(cluster);
+        let independent = &self.shared.usage.settings().independent_classes;
+        let storage = Storage { classes: &classes, independent, now: Timestamp::now().as_second() };
+        let status = object.status.clone().unwrap_or_default();
+        let identity: Option<Identity> = status.identity.as_ref().and_then(|identity| identity.parse().ok());
+        let ledger = self.shared.consumers.read();
+        let mut blockers = Vec::new();
+        for golden in status.targets.iter().filter_map(|target| target.golden.as_deref()) {
+            let claim = cluster.claims.get(catalog, golden).is_some_and(|claim| is_ours(claim.labels()));
+            let volume = cluster.volumes.get(catalog, golden).is_some_and(|volume| is_ours(volume.labels()));
+            if !claim && !volume {
+                continue;
+            }
+            retirement.is_left = true;
+            match ledger.consumers(GoldenKey { name: golden, identity: identity.as_ref() }, storage) {
+                Ok(consumers) => blockers.extend(consumers.blockers(10)),
+                Err(unknown) => blockers.push(format!("who needs {golden} is not known now ({unknown})")),
+            }
+        }
+        retirement.blockers = (!blockers.is_empty()).then(|| blockers.join("; "));
+        retirement
     }
 
     /// Adds what the spool and our own memory know of a golden.

@@ -1,0 +1,278 @@
+//! The fence (R23, R24): goldens go when nothing needs them, and never while something does, however the two race.
+
+use std::time::Duration;
+
+use golden_catalog::{api::GoldenImage, rules::marks};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams},
+};
+use serde_json::json;
+
+use crate::{
+    harness::{self, Cluster, eventually, until, until_gone},
+    objects::{Disk, Form, RIGHT, object},
+    stage::{self, CATALOG, Options, Stage, images},
+    stand::{Stand, create, golden, own_cluster, stand},
+};
+
+/// Longer than any request of these tests takes from verdict to disk.
+const WAIT: &str = "4s";
+
+async fn claims(cluster: &Cluster) -> Api<DynamicObject> {
+    cluster.api(&cluster.admin(), "v1", "PersistentVolumeClaim", CATALOG).await
+}
+
+/// From a list to a golden that retires when its consumer goes, comes back, goes with its object, and outlives its object.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_retires_when_its_consumer_goes() {
+    if stand().await.is_none() {
+        return;
+    }
+    let options = harness::Options::default().controller_manager().foreign_crds(harness::Flavor::chosen());
+    let cluster = Cluster::start(options).await;
+    let (nginx, _) = stage::upstream();
+    let dir = harness::scratch_dir_on_disk("images");
+    let raw = images::raw_disk(dir.path(), "disk", 64 << 20, 4, 3);
+    nginx.put("noble.qcow2", &std::fs::read(images::qcow2(&raw)).expect("qcow2"));
+    let url = format!("http://{}/noble.qcow2", nginx.http);
+    let list = json!([{ "name": "noble", "url": url }]);
+    let stage =
+        Stage::set(&cluster, Options { images: list, settings: json!({ "retireWait": WAIT }), admission: true, ..Options::default() })
+            .await;
+    let leader = stage.daemon("leader");
+    let admission = stage.admission("admission").await;
+    admission.ready().await;
+    leader.ready().await;
+    stage.until("noble", "Ready", "True").await;
+    let tenant = cluster.namespace("tenant").await;
+    let disk = Disk { golden: "vm-default-images-noble", ..RIGHT };
+    eventually("the webhooks are filled in and a VM is admitted", || async {
+        create(&cluster, &tenant, &object(Form::Machine, "vm", disk), false).await.map(drop).map_err(|refused| refused.message)
+    })
+    .await;
+
+    let told = harness::cli(Some(cluster.admin_kubeconfig()), ["retire", "noble"]).await.ok();
+    assert!(told.contains("noble is to go"), "{told}");
+    let retiring = stage.until("noble", "Retiring", "True").await;
+    let pool = format!("{}/VirtualMachine/vm", &*tenant);
+    eventually("the blockers are told", || async {
+        let image = stage.images().get("noble").await.map_err(|error| error.to_string())?;
+        let message = harness::condition(&image, "Retiring").map(|condition| condition.message).unwrap_or_default();
+        if message.contains(&pool) { Ok(()) } else { Err(format!("{message} ({retiring:?})")) }
+    })
+    .await;
+    let refused = eventually("new pools are turned away", || async {
+        match create(&cluster, &tenant, &object(Form::Machine, "late", disk), true).await {
+            Err(refused) => Ok(refused.message),
+            Ok(_) => Err("admitted".to_owned()),
+        }
+    })
+    .await;
+    assert!(refused.contains("is being retired") && refused.contains("R23"), "{refused}");
+    // The pool that uses it goes on.
+    let mut own = object(Form::Volume, "vm-second", disk);
+    own["metadata"]["annotations"] = json!({ marks::POOL: pool });
+    create(&cluster, &tenant, &own, true).await.unwrap_or_else(|refused| panic!("{}", refused.message));
+    let volumes = cluster.api(&cluster.admin(), "cdi.kubevirt.io/v1beta1", "DataVolume", CATALOG).await;
+    volumes.delete("vm-default-images-noble", &DeleteParams::default()).await.expect_err("in use");
+
+    // The last consumer goes, and so does the golden; nothing is imported again.
+    let machines = cluster.api(&cluster.admin(), "kubevirt.io/v1", "VirtualMachine", &tenant).await;
+    machines.delete("vm", &DeleteParams::default()).await.expect("a consumer always goes");
+    until_gone(volumes.clone(), "vm-default-images-noble").await;
+    until_gone(claims(&cluster).await, "vm-default-images-noble").await;
+    stage.until_reason("noble", "Retired").await;
+    assert!(volumes.get_opt("vm-default-images-noble").await.expect("asked").is_none());
+
+    // Taken back it is made anew, under the same name.
+    harness::cli(Some(cluster.admin_kubeconfig()), ["retire", "noble", "--undo"]).await.ok();
+    stage.until("noble", "Ready", "True").await;
+
+    // Deleted with `Delete`: the object waits for its golden, the golden for its consumers.
+    let policy = Patch::Merge(json!({ "spec": { "deletionPolicy": "Delete" } }));
+    stage.images().patch("noble", &PatchParams::default(), &policy).await.expect("a free field");
+    until(stage.images(), "noble", "our finalizer is on it", |image: &GoldenImage| !image.finalizers().is_empty()).await;
+    create(&cluster, &tenant, &object(Form::Machine, "vm", disk), false).await.unwrap_or_else(|refused| panic!("{}", refused.message));
+    stage.list(json!([])).await;
+    stage.images().delete("noble", &DeleteParams::default()).await.expect("deletion is asked for");
+    stage.until_reason("noble", "Retiring").await;
+    assert!(claims(&cluster).await.get_opt("vm-default-images-noble").await.expect("asked").is_some());
+    machines.delete("vm", &DeleteParams::default()).await.expect("a consumer always goes");
+    until_gone(stage.images(), "noble").await;
+    until_gone(claims(&cluster).await, "vm-default-images-noble").await;
+
+    // Deleted with `Retain`: the object goes at once; its golden stays, protected, until it is retired by name.
+    stage.list(json!([{ "name": "noble", "url": url }])).await;
+    stage.until("noble", "Ready", "True").await;
+    stage.list(json!([])).await;
+    stage.images().delete("noble", &DeleteParams::default()).await.expect("it goes");
+    until_gone(stage.images(), "noble").await;
+    let refused = volumes.delete("vm-default-images-noble", &DeleteParams::default()).await.expect_err("protected").to_string();
+    assert!(refused.contains("golden-catalog retire vm-default-images-noble"), "{refused}");
+    harness::cli(Some(cluster.admin_kubeconfig()), ["retire", "vm-default-images-noble"]).await.ok();
+    until_gone(volumes, "vm-default-images-noble").await;
+}
+
+/// A seeded source of small numbers.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % below
+    }
+}
+
+/// One race: a golden without an image is asked to go, and a pool that never used it asks for a clone a little later. Whoever wins, never both.
+async fn race(cluster: &Cluster, tenant: &str, name: String, delay: Duration) -> bool {
+    golden(cluster, &name, "replicated", "1Gi", "Block").await;
+    let claims = claims(cluster).await;
+    let ask = Patch::Merge(json!({ "metadata": { "annotations": { marks::RETIRE_REQUESTED: "now" } } }));
+    claims.patch(&name, &PatchParams::default(), &ask).await.expect("asked to go");
+    tokio::time::sleep(delay).await;
+    let golden: &'static str = name.clone().leak();
+    let asked = object(Form::Machine, &format!("vm-{name}"), Disk { golden, ..RIGHT });
+    create(cluster, tenant, &asked, false).await.is_ok()
+}
+
+/// When the consumer comes, in milliseconds: half of them within the time in which the first mark is written, the first at once and the second late.
+fn delay(dice: &mut Dice, round: usize) -> u64 {
+    match round {
+        0 => 0,
+        1 => 6900,
+        _ if dice.roll(2) == 0 => dice.roll(1200),
+        _ => dice.roll(7000),
+    }
+}
+
+async fn races(rounds: usize, at_once: usize, seed: u64) {
+    if stand().await.is_none() {
+        return;
+    }
+    println!("{rounds} races, {at_once} at once, seed {seed}");
+    let cluster = own_cluster().await;
+    let stand = Stand::build(&cluster).await;
+    let leader = stand.leader(&cluster, "fence", WAIT).await;
+    let tenant = cluster.namespace("tenant").await;
+    let mut dice = Dice(seed);
+    let (mut admitted, mut refused, mut done) = (0, 0, 0);
+    while done < rounds {
+        let batch: Vec<(String, Duration)> = (0..at_once.min(rounds - done))
+            .map(|n| (format!("race-{}", done + n), Duration::from_millis(delay(&mut dice, done + n))))
+            .collect();
+        done += batch.len();
+        let racing = futures::future::join_all(batch.iter().map(|(name, delay)| race(&cluster, &tenant, name.clone(), *delay)));
+        // The leader's watches fall behind: it stands still now and then, with all connections open.
+        let pauses: Vec<(u64, u64)> = (0..3).map(|_| (dice.roll(1500), dice.roll(900))).collect();
+        let holding_up = async {
+            for (before, pause) in pauses {
+                tokio::time::sleep(Duration::from_millis(before)).await;
+                leader.pause();
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+                leader.go_on();
+            }
+        };
+        let (won, ()) = tokio::join!(racing, holding_up);
+        for ((name, delay), consumer_won) in batch.iter().zip(won) {
+            let claims = claims(&cluster).await;
+            if consumer_won {
+                admitted += 1;
+                // The golden opens again for the pool that has it, and stays.
+                until(claims, name, "it is kept", |claim: &DynamicObject| {
+                    assert!(claim.metadata.deletion_timestamp.is_none(), "{name}: admitted after {delay:?} and deleted all the same");
+                    claim.annotations().get(marks::RETIRING).is_some_and(|value| value.starts_with("since "))
+                })
+                .await;
+            } else {
+                refused += 1;
+                eventually(&format!("{name} goes"), || async {
+                    match claims.get_opt(name).await.map_err(|error| error.to_string())? {
+                        None => Ok(()),
+                        Some(claim) if claim.metadata.deletion_timestamp.is_some() => Ok(()),
+                        Some(claim) => Err(format!("{:?}", claim.annotations())),
+                    }
+                })
+                .await;
+            }
+        }
+    }
+    println!("{admitted} consumers were admitted and their goldens stayed; {refused} were refused and their goldens went");
+    assert!(admitted > 0 && refused > 0, "a race that one side always wins shows nothing");
+}
+
+/// A sample for every run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_and_a_retirement_never_both_win() {
+    races(24, 24, 0x5eed).await;
+}
+
+/// `make soak`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "500 rounds take minutes"]
+async fn five_hundred_races() {
+    races(500, 50, 0x5eed_0500).await;
+}
+
+/// A leader killed anywhere between two marks: the next one goes on, and the golden goes once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_killed_between_two_marks_is_taken_over_from() {
+    if stand().await.is_none() {
+        return;
+    }
+    let cluster = own_cluster().await;
+    let stand = Stand::build(&cluster).await;
+    let mut dice = Dice(0xdead);
+    let claims = claims(&cluster).await;
+    for round in 0..4 {
+        let name = format!("killed-{round}");
+        golden(&cluster, &name, "replicated", "1Gi", "Block").await;
+        let ask = Patch::Merge(json!({ "metadata": { "annotations": { marks::RETIRE_REQUESTED: "now" } } }));
+        claims.patch(&name, &PatchParams::default(), &ask).await.expect("asked to go");
+        let leader = stand.leader(&cluster, &format!("first-{round}"), "1s").await;
+        // Anywhere from before the first mark to after the last.
+        let marked = dice.roll(4);
+        until(claims.clone(), &name, "so many marks are there", |claim: &DynamicObject| {
+            let annotations = claim.annotations();
+            let marks = u64::from(annotations.contains_key(marks::RETIRING)) + u64::from(annotations.contains_key(marks::RETIRED));
+            marks >= marked.min(2) || claim.metadata.deletion_timestamp.is_some()
+        })
+        .await;
+        leader.kill();
+        let next = stand.leader(&cluster, &format!("second-{round}"), "1s").await;
+        eventually(&format!("{name} goes"), || async {
+            match claims.get_opt(&name).await.map_err(|error| error.to_string())? {
+                Some(claim) if claim.metadata.deletion_timestamp.is_none() => Err(format!("{:?}", claim.annotations())),
+                _ => Ok(()),
+            }
+        })
+        .await;
+        next.kill();
+    }
+}
+
+/// By force it goes in spite of what needs it, and says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn force_is_told() {
+    let Some((cluster, stand)) = stand().await else { return };
+    let leader = stand.leader(cluster, "force", "60s").await;
+    let tenant = cluster.namespace("tenant").await;
+    golden(cluster, "forced", "replicated", "6Gi", "Block").await;
+    create(cluster, &tenant, &object(Form::Machine, "needs-forced", Disk { golden: "forced", ..RIGHT }), false)
+        .await
+        .unwrap_or_else(|refused| panic!("{}", refused.message));
+    harness::cli(Some(cluster.admin_kubeconfig()), ["retire", "forced", "--force", "the disk is poisoned"]).await.ok();
+    let claims = claims(cluster).await;
+    until(claims, "forced", "it goes", |claim: &DynamicObject| claim.metadata.deletion_timestamp.is_some()).await;
+    let events = cluster.api(&cluster.admin(), "events.k8s.io/v1", "Event", CATALOG).await;
+    harness::until_listed(events, "", "an Event says why and what needed it", |events: &[DynamicObject]| {
+        events.iter().any(|event| {
+            let note = event.data["note"].as_str().unwrap_or_default();
+            note.contains("the disk is poisoned") && note.contains("needs-forced") && event.data["type"] == "Warning"
+        })
+    })
+    .await;
+    leader.kill();
+}

@@ -1,0 +1,68 @@
+//! A GoldenImage may name a Secret only if its author may read it (design §8): asked of the API server for the requesting user. This webhook fails closed, unlike the one for the rest of a GoldenImage.
+
+use std::time::Duration;
+
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use kube::{Api, Client, api::PostParams};
+use serde_json::Value;
+
+use super::{Answer, review::Request};
+use crate::{
+    model::SecretName,
+    rules::{
+        clone::Unknown,
+        secret_review::{ReviewAnswer, SecretReview, judge, review_of},
+    },
+    run::api_error,
+};
+
+/// Decides whether whoever asks may have the daemon use the Secret that is named.
+pub async fn judge_credentials(request: &Request, client: &Client, namespace: &str, daemon: &str) -> Answer {
+    // Entries of values are the hoster's own.
+    if request.user_info.username == daemon {
+        return Answer::allow();
+    }
+    let name = |object: Option<&Value>| object.and_then(|object| object.pointer("/spec/credentialsSecretRef/name")).and_then(Value::as_str);
+    let Some(new) = name(request.object.as_ref()) else { return Answer::allow() };
+    let new: SecretName = match new.parse() {
+        Ok(new) => new,
+        Err(error) => return Answer::Refuse(format!("`spec.credentialsSecretRef.name`: {error}")),
+    };
+    let old: Option<SecretName> = name(request.old_object.as_ref()).and_then(|name| name.parse().ok());
+    let Some(review) = review_of(old.as_ref(), Some(&new), namespace) else { return Answer::allow() };
+    let answer = ask(request, client, &review).await;
+    match (judge(&request.user_info.username, &review, &answer), answer) {
+        (Ok(()), _) => Answer::allow(),
+        (Err(words), ReviewAnswer::Unknown(_)) => Unknown(words).into(),
+        (Err(words), _) => Answer::Refuse(words),
+    }
+}
+
+async fn ask(request: &Request, client: &Client, review: &SecretReview) -> ReviewAnswer {
+    let user = &request.user_info;
+    let spec = SubjectAccessReviewSpec {
+        user: Some(user.username.clone()),
+        uid: Some(user.uid.clone()).filter(|uid| !uid.is_empty()),
+        groups: Some(user.groups.clone()),
+        extra: Some(user.extra.clone()),
+        resource_attributes: Some(ResourceAttributes {
+            namespace: Some(review.namespace.clone()),
+            name: Some(review.name.to_string()),
+            verb: Some(SecretReview::VERB.to_owned()),
+            resource: Some(SecretReview::RESOURCE.to_owned()),
+            ..ResourceAttributes::default()
+        }),
+        ..SubjectAccessReviewSpec::default()
+    };
+    let api: Api<SubjectAccessReview> = Api::all(client.clone());
+    let asked = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+    match tokio::time::timeout(Duration::from_secs(2), api.create(&PostParams::default(), &asked)).await {
+        Ok(Ok(answered)) => match answered.status {
+            Some(status) if status.allowed => ReviewAnswer::Allowed,
+            Some(status) => ReviewAnswer::Denied(status.reason.unwrap_or_default()),
+            None => ReviewAnswer::Unknown("the API server gave no answer".to_owned()),
+        },
+        Ok(Err(error)) => ReviewAnswer::Unknown(api_error(&error)),
+        Err(_) => ReviewAnswer::Unknown("the API server did not answer in time".to_owned()),
+    }
+}

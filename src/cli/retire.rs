@@ -1,0 +1,108 @@
+//! `golden-catalog retire`: asks for a golden image to go when nothing needs it any more (R23). The leader does the rest.
+
+use k8s_openapi::{api::core::v1::PersistentVolumeClaim, jiff::Timestamp};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use super::{Exit, Failure, client};
+use crate::{
+    api::{ConditionType, GoldenImage, find_condition},
+    rules::marks,
+    run::api_error,
+};
+
+/// The field manager of people who retire by command: `retire` in values stays the list's own.
+const MANAGER: &str = "golden-catalog/retire";
+
+/// Exit codes, for the end of `--help`.
+pub(super) const EXIT_CODES: &str = "Exit codes: 0 asked for, or taken back; 2 it could not be; 64 wrong usage.";
+
+/// Arguments of `retire`.
+#[derive(Debug, clap::Args)]
+pub struct RetireArguments {
+    /// The GoldenImage, or a golden that has none any more.
+    name: String,
+    /// Take it back: let new pools in again. Too late once the golden is retired.
+    #[arg(long, conflicts_with = "force")]
+    undo: bool,
+    /// Delete the goldens in spite of what needs them, for this reason. Clones under way fail, and disks that storage builds on a golden may be lost.
+    #[arg(long, value_name = "REASON")]
+    force: Option<String>,
+    /// The namespace of the goldens.
+    #[arg(long, default_value = "cozy-public")]
+    catalog_namespace: String,
+}
+
+/// Asks, and says what is waited for.
+pub(super) async fn run(arguments: RetireArguments) -> Result<Exit, Failure> {
+    let client = client().await?;
+    let images: Api<GoldenImage> = Api::all(client.clone());
+    let image = images.get_opt(&arguments.name).await.map_err(|error| failure("read GoldenImage", &arguments.name, &error))?;
+    match image {
+        Some(image) => retire_image(&images, &image, &arguments).await,
+        None => retire_golden(client, &arguments).await,
+    }
+}
+
+fn failure(what: &str, name: &str, error: &kube::Error) -> Failure {
+    Failure::new(format!("cannot {what} {name}: {}", api_error(error)))
+}
+
+async fn retire_image(images: &Api<GoldenImage>, image: &GoldenImage, arguments: &RetireArguments) -> Result<Exit, Failure> {
+    let name = &arguments.name;
+    // A field of a manager of its own, forced: values may say `retire: false`, and a person's word is newer.
+    let spec = if arguments.undo { json!({}) } else { json!({ "retire": true }) };
+    let patch = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": name, "uid": image.uid() }, "spec": spec });
+    let params = PatchParams::apply(MANAGER).force();
+    let mut written = images.patch(name, &params, &Patch::Apply(&patch)).await.map_err(|error| failure("retire", name, &error))?;
+    if arguments.undo {
+        // Somebody else's field stays theirs; one of nobody is gone with the manager's last field.
+        if written.spec.retire == Some(true) {
+            return Err(Failure::new(format!(
+                "`spec.retire` of {name} is set by somebody else (values, or a hand): set it to false there"
+            )));
+        }
+        println!("{name} is kept: new pools are let in again.");
+        return Ok(Exit::Ok);
+    }
+    if let Some(reason) = &arguments.force {
+        let patch = json!({ "metadata": { "uid": image.uid(), "annotations": { marks::FORCE_RETIRE: reason } } });
+        written =
+            images.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(|error| failure("retire", name, &error))?;
+    }
+    let status = written.status.unwrap_or_default();
+    let told = find_condition(&status.conditions, ConditionType::Retiring).map(|condition| condition.message.clone());
+    println!("{name} is to go: no new pools are let in, and its goldens are deleted when nothing needs them any more.");
+    match told {
+        Some(message) => println!("{}", super::table::printable(&message)),
+        None => println!("`golden-catalog status {name}` says what it waits for."),
+    }
+    Ok(Exit::Ok)
+}
+
+/// A golden whose GoldenImage is gone is asked for by an annotation on its claim.
+async fn retire_golden(client: Client, arguments: &RetireArguments) -> Result<Exit, Failure> {
+    let (name, catalog) = (&arguments.name, &arguments.catalog_namespace);
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client, catalog);
+    let claim = claims.get_opt(name).await.map_err(|error| failure("read golden", name, &error))?;
+    let claim = claim.filter(|claim| claim.labels().get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE));
+    let Some(claim) = claim else {
+        return Err(Failure::new(format!("there is neither a GoldenImage {name} nor a golden {catalog}/{name}")));
+    };
+    let at = (!arguments.undo).then(|| Timestamp::now().to_string());
+    let mut annotations = json!({ marks::RETIRE_REQUESTED: at });
+    if let Some(reason) = &arguments.force {
+        annotations[marks::FORCE_RETIRE] = reason.as_str().into();
+    }
+    let patch = json!({ "metadata": { "uid": claim.uid(), "annotations": annotations } });
+    claims.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(|error| failure("retire golden", name, &error))?;
+    if arguments.undo {
+        println!("Golden {catalog}/{name} is kept.");
+    } else {
+        println!("Golden {catalog}/{name} is to go: it has no GoldenImage, and is deleted when nothing needs it any more.");
+    }
+    Ok(Exit::Ok)
+}

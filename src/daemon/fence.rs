@@ -1,0 +1,300 @@
+//! The fence around goldens that are to go, kept by the leader: what `fence::decide` says, done.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::{api::core::v1::ObjectReference, jiff::Timestamp};
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::controller::Shared;
+use crate::{
+    api::{DeletionPolicy, GoldenImage},
+    fence::{Needed, Observed, Step, Wish, decide},
+    foreign::{Claim, DataVolume},
+    golden::manifest::managers,
+    model::Identity,
+    rules::{
+        Reason,
+        clone::{Known, Unknown},
+        consumers::Consumers,
+        fence::Fence,
+        golden::is_temporary,
+        marks,
+    },
+    run::{
+        api_error,
+        client::is_lost,
+        events::{self, Severity},
+    },
+    world::{
+        evidence::{object_marks, texts},
+        facts, fresh_ledger,
+        ledger::{GoldenKey, Ledger, Storage},
+    },
+};
+
+/// How often goldens are looked at: in memory, and only those that are to go cost anything.
+const TICK: Duration = Duration::from_millis(500);
+
+/// What this process remembers of goldens, by their claims' UIDs.
+#[derive(Default)]
+struct Memory {
+    closed: HashMap<String, Instant>,
+    asked: HashMap<String, Known<Consumers>>,
+    told: BTreeSet<String>,
+}
+
+/// Keeps the fence until `stop`.
+pub(super) async fn keep(shared: Arc<Shared>, client: Client, stop: CancellationToken) {
+    let mut memory = Memory::default();
+    loop {
+        if let Err(error) = round(&shared, &client, &mut memory).await {
+            if is_lost(&error) {
+                return;
+            }
+            tracing::warn!(error = api_error(&error), "a step of retiring failed; tried again");
+        }
+        tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(TICK) => {} }
+    }
+}
+
+/// A golden of which something is to be done.
+struct Candidate {
+    claim: Arc<Claim>,
+    volume: Option<Arc<DataVolume>>,
+    image: Option<Arc<GoldenImage>>,
+    wish: Wish,
+}
+
+impl Candidate {
+    fn name(&self) -> String {
+        self.claim.name_any()
+    }
+
+    fn uid(&self) -> String {
+        self.claim.uid().unwrap_or_default()
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.image.as_ref()?.status.as_ref()?.identity.as_ref()?.parse().ok()
+    }
+
+    fn volume_fence(&self) -> Option<Fence> {
+        self.volume.as_ref().map(|volume| Fence::of(&texts(volume.metadata.annotations.as_ref())))
+    }
+}
+
+async fn round(shared: &Shared, client: &Client, memory: &mut Memory) -> kube::Result<()> {
+    let candidates = candidates(shared);
+    let present: BTreeSet<String> = candidates.iter().map(Candidate::uid).collect();
+    memory.closed.retain(|uid, _| present.contains(uid));
+    memory.asked.retain(|uid, _| present.contains(uid));
+    memory.told.retain(|uid| present.contains(uid));
+    let mut to_ask = Vec::new();
+    for candidate in &candidates {
+        let step = next(shared, candidate, memory);
+        if step == Step::Ask {
+            to_ask.push(candidate);
+        } else {
+            act(shared, client, candidate, &step, memory).await?;
+        }
+    }
+    if to_ask.is_empty() {
+        return Ok(());
+    }
+    // One look at the API server serves every golden whose wait is over by now.
+    let fresh = fresh_ledger(client, &shared.catalog).await;
+    if let Err(unknown) = &fresh {
+        tracing::warn!(%unknown, "who needs a golden cannot be asked; tried again");
+    }
+    for candidate in to_ask {
+        let answer = fresh.as_ref().map_err(Clone::clone).and_then(|ledger| needed(shared, ledger, candidate));
+        memory.asked.insert(candidate.uid(), answer);
+        let step = next(shared, candidate, memory);
+        if step != Step::Ask {
+            act(shared, client, candidate, &step, memory).await?;
+        }
+        memory.asked.remove(&candidate.uid());
+    }
+    Ok(())
+}
+
+/// The goldens that are to go, or have a fence around them.
+fn candidates(shared: &Shared) -> Vec<Candidate> {
+    let cluster = &shared.cluster;
+    if !cluster.is_known() {
+        return Vec::new();
+    }
+    let images = cluster.images.all();
+    let of_golden: HashMap<&str, &Arc<GoldenImage>> = images
+        .iter()
+        .flat_map(|image| {
+            image.status.iter().flat_map(|status| &status.targets).filter_map(move |target| Some((target.golden.as_deref()?, image)))
+        })
+        .collect();
+    let goldens = cluster.claims.all().into_iter().filter(|claim| is_golden(claim, &shared.catalog));
+    let candidates = goldens.map(|claim| {
+        let name = claim.name_any();
+        let image = of_golden.get(name.as_str()).map(|image| Arc::clone(image));
+        Candidate { volume: cluster.volumes.get(&shared.catalog, &name), wish: wish(&claim, image.as_deref()), image, claim }
+    });
+    let is_open = |candidate: &Candidate| {
+        facts::fence(&candidate.claim) == Fence::Open && candidate.volume_fence().is_none_or(|fence| fence == Fence::Open)
+    };
+    candidates.filter(|candidate| candidate.wish != Wish::Keep || !is_open(candidate)).collect()
+}
+
+fn is_golden(claim: &Claim, catalog: &str) -> bool {
+    let (labels, annotations) = (texts(claim.metadata.labels.as_ref()), texts(claim.metadata.annotations.as_ref()));
+    labels.get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE)
+        && !is_temporary(object_marks(&claim.metadata, &labels, &annotations), catalog)
+}
+
+/// What is asked for (R23, R24).
+fn wish(claim: &Claim, image: Option<&GoldenImage>) -> Wish {
+    let on_claim = texts(claim.metadata.annotations.as_ref());
+    let forced = image.and_then(|image| image.annotations().get(marks::FORCE_RETIRE)).or_else(|| on_claim.get(marks::FORCE_RETIRE));
+    if let Some(reason) = forced {
+        return Wish::Force(reason.clone());
+    }
+    let asked = match image {
+        Some(image) => is_to_go(image),
+        None => on_claim.contains_key(marks::RETIRE_REQUESTED),
+    };
+    if asked { Wish::Retire } else { Wish::Keep }
+}
+
+/// Whether an image's goldens are to go: retired, or deleted with the policy that takes them along.
+pub(super) fn is_to_go(image: &GoldenImage) -> bool {
+    let deleted = image.metadata.deletion_timestamp.is_some() && image.spec.deletion_policy == Some(DeletionPolicy::Delete);
+    image.spec.retire == Some(true) || deleted
+}
+
+fn needed(shared: &Shared, ledger: &Ledger, candidate: &Candidate) -> Known<Consumers> {
+    let classes = crate::golden::observe::classes(&shared.cluster);
+    let independent = &shared.usage.settings().independent_classes;
+    let storage = Storage { classes: &classes, independent, now: Timestamp::now().as_second() };
+    let (name, identity) = (candidate.name(), candidate.identity());
+    ledger.consumers(GoldenKey { name: &name, identity: identity.as_ref() }, storage)
+}
+
+fn next(shared: &Shared, candidate: &Candidate, memory: &mut Memory) -> Step {
+    let (claim, volume) = (facts::fence(&candidate.claim), candidate.volume_fence());
+    let is_closed = claim == Fence::Closed && volume.is_none_or(|volume| volume == Fence::Closed);
+    let closed_for = if is_closed {
+        memory.closed.entry(candidate.uid()).or_insert_with(Instant::now).elapsed()
+    } else {
+        memory.closed.remove(&candidate.uid());
+        Duration::ZERO
+    };
+    let observed = Observed {
+        wish: candidate.wish.clone(),
+        claim,
+        volume,
+        is_terminating: candidate.claim.metadata.deletion_timestamp.is_some()
+            || candidate.volume.as_ref().is_some_and(|volume| volume.metadata.deletion_timestamp.is_some()),
+        needed: Needed { seen: needed(shared, &shared.consumers.read(), candidate), asked: memory.asked.get(&candidate.uid()).cloned() },
+        closed_for,
+    };
+    decide(&observed, shared.retire_wait)
+}
+
+async fn act(shared: &Shared, client: &Client, candidate: &Candidate, step: &Step, memory: &mut Memory) -> kube::Result<()> {
+    match step {
+        Step::Rest | Step::Ask | Step::Wait(_) => {}
+        Step::Mark(fence) => {
+            mark(client, &shared.catalog, candidate, *fence).await?;
+            tracing::info!(golden = candidate.name(), ?fence, "the fence around the golden is written");
+            if *fence == Fence::Retired {
+                tell(shared, candidate, memory);
+            }
+        }
+        Step::Delete => {
+            delete(client, &shared.catalog, candidate).await?;
+            tracing::info!(golden = candidate.name(), "the retired golden is deleted");
+        }
+    }
+    Ok(())
+}
+
+/// Writes the fence, on the claim first: that is what admission reads.
+async fn mark(client: &Client, catalog: &str, candidate: &Candidate, fence: Fence) -> kube::Result<()> {
+    let at = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
+    let annotations: serde_json::Map<String, serde_json::Value> =
+        fence.annotations(at).into_iter().map(|(key, value)| (key.to_owned(), value.map_or(serde_json::Value::Null, Into::into))).collect();
+    mark_one::<Claim>(client, catalog, &candidate.claim.metadata, &annotations).await?;
+    match &candidate.volume {
+        Some(volume) => mark_one::<DataVolume>(client, catalog, &volume.metadata, &annotations).await,
+        None => Ok(()),
+    }
+}
+
+async fn mark_one<K>(
+    client: &Client,
+    catalog: &str,
+    object: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    annotations: &serde_json::Map<String, serde_json::Value>,
+) -> kube::Result<()>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let api: Api<K> = Api::namespaced(client.clone(), catalog);
+    // The UID: a fence never lands on another object that took the name.
+    let patch = json!({ "metadata": { "uid": object.uid, "annotations": annotations } });
+    let params = PatchParams { field_manager: Some(managers::MARKS.to_owned()), ..PatchParams::default() };
+    match api.patch(object.name.as_deref().unwrap_or_default(), &params, &Patch::Merge(&patch)).await {
+        // Gone meanwhile, or another one: the watch will tell.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Deletes the DataVolume by UID, which takes the claim along; a claim without one is deleted itself.
+async fn delete(client: &Client, catalog: &str, candidate: &Candidate) -> kube::Result<()> {
+    let by_uid = |uid: Option<String>| DeleteParams {
+        preconditions: Some(Preconditions { uid, resource_version: None }),
+        ..DeleteParams::background()
+    };
+    let name = candidate.name();
+    let outcome = match &candidate.volume {
+        Some(volume) => Api::<DataVolume>::namespaced(client.clone(), catalog).delete(&name, &by_uid(volume.uid())).await.map(drop),
+        None => Api::<Claim>::namespaced(client.clone(), catalog).delete(&name, &by_uid(candidate.claim.uid())).await.map(drop),
+    };
+    match outcome {
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        other => other,
+    }
+}
+
+/// An Event and a metric for a golden that goes; in spite of what needs it, a warning that says so.
+fn tell(shared: &Shared, candidate: &Candidate, memory: &mut Memory) {
+    if !memory.told.insert(candidate.uid()) {
+        return;
+    }
+    let mut regarding: ObjectReference = candidate.claim.object_ref(&());
+    regarding.resource_version = None;
+    let name = candidate.name();
+    let (severity, text) = match &candidate.wish {
+        Wish::Force(reason) => {
+            shared.metrics.forced_retire(image.unwrap_or_default());
+            let needed = needed(shared, &shared.consumers.read(), candidate);
+            let blockers = needed
+                .map(|consumers| consumers.blockers(10))
+                .unwrap_or_else(|Unknown(why)| Some(why))
+                .unwrap_or_else(|| "nothing".to_owned());
+            let reason: String = reason.chars().take(200).collect();
+            (Severity::Warning, format!("Golden {name} is retired by force ({reason}), though it is needed by: {blockers}."))
+        }
+        Wish::Keep | Wish::Retire => (Severity::Normal, format!("Golden {name} is retired: nothing needs it.")),
+    };
+    tracing::info!(golden = name, text, "retired");
+    shared.recorder.tell(events::Note { regarding, severity, reason: Reason::Retired.to_string(), action: "Retire", text });
+}

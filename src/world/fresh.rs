@@ -1,0 +1,70 @@
+//! The consumer ledger filled from the API server itself, once: for the moment in which a cache, however fresh, is not enough (R23).
+
+use kube::{Api, Client, api::ListParams};
+
+use super::{
+    evidence::Observe,
+    ledger::{Kind, Ledger},
+};
+use crate::{
+    foreign::{
+        Claim, DataSource, DataVolume, KubevirtMachineTemplate, MachineDeployment, MachineDeploymentV1Beta2, MachineSet, MachineSetV1Beta2,
+        VirtualMachine, VolumeCloneSource, VolumeSnapshot, WorkerClass,
+    },
+    rules::clone::{Known, Unknown},
+    run::api_error,
+};
+
+/// Objects in a page.
+const PAGE: u32 = 500;
+
+/// Lists every kind of consumer. Each list is consistent: it shows whatever was written before it was asked for.
+///
+/// # Errors
+/// When any kind could not be listed whole; a kind that is not installed has no objects.
+pub async fn fresh_ledger(client: &Client, catalog_namespace: &str) -> Known<Ledger> {
+    let mut ledger = Ledger::new(catalog_namespace);
+    fill::<DataVolume>(client, &mut ledger).await?;
+    fill::<Claim>(client, &mut ledger).await?;
+    fill::<VolumeSnapshot>(client, &mut ledger).await?;
+    fill::<VirtualMachine>(client, &mut ledger).await?;
+    fill::<KubevirtMachineTemplate>(client, &mut ledger).await?;
+    if !fill::<MachineDeployment>(client, &mut ledger).await? {
+        fill::<MachineDeploymentV1Beta2>(client, &mut ledger).await?;
+    }
+    if !fill::<MachineSet>(client, &mut ledger).await? {
+        fill::<MachineSetV1Beta2>(client, &mut ledger).await?;
+    }
+    fill::<VolumeCloneSource>(client, &mut ledger).await?;
+    fill::<DataSource>(client, &mut ledger).await?;
+    fill::<WorkerClass>(client, &mut ledger).await?;
+    ledger.known(&Kind::ALL)?;
+    Ok(ledger)
+}
+
+/// Lists one kind; says whether the API server knows it.
+async fn fill<K: Observe>(client: &Client, ledger: &mut Ledger) -> Known<bool> {
+    let api: Api<K> = Api::all(client.clone());
+    // Without a resourceVersion the API server answers with the newest state.
+    let mut params = ListParams::default().limit(PAGE);
+    ledger.begin(K::KIND);
+    loop {
+        let page = match tokio::time::timeout(std::time::Duration::from_secs(65), api.list(&params)).await {
+            Ok(Ok(page)) => page,
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
+                ledger.not_installed(K::KIND);
+                return Ok(false);
+            }
+            Ok(Err(error)) => return Err(Unknown(format!("{} objects cannot be listed: {}", K::KIND, api_error(&error)))),
+            Err(_) => return Err(Unknown(format!("the API server did not list {} objects in time", K::KIND))),
+        };
+        for object in &page.items {
+            ledger.observe(object);
+        }
+        let token = page.metadata.continue_.filter(|token| !token.is_empty());
+        let Some(token) = token else { break };
+        params = params.continue_token(&token);
+    }
+    ledger.commit(K::KIND);
+    Ok(true)
+}
