@@ -112,8 +112,8 @@ async fn fill(cluster: &Cluster, goldens: usize, disks: usize) {
     let client = cluster.admin();
     let mut apis = std::collections::HashMap::new();
     for (api_version, kind, namespace, _) in &jobs {
-        if !apis.contains_key(&(*kind, *namespace)) {
-            apis.insert((*kind, *namespace), cluster.api(&client, api_version, kind, namespace).await);
+        if let Entry::Vacant(place) = apis.entry((*kind, *namespace)) {
+            place.insert(cluster.api(&client, api_version, kind, namespace).await);
         }
     }
     let apis = &apis;

@@ -16,19 +16,22 @@ use crate::{
     run::api_error,
 };
 
+fn named_secret(object: Option<&Value>) -> Option<&str> {
+    object?.pointer("/spec/credentialsSecretRef/name")?.as_str()
+}
+
 /// Decides whether whoever asks may have the daemon use the Secret that is named.
 pub async fn judge_credentials(request: &Request, client: &Client, namespace: &str, daemon: &str) -> Answer {
     // Entries of values are the hoster's own.
     if request.user_info.username == daemon {
         return Answer::allow();
     }
-    let name = |object: Option<&Value>| object.and_then(|object| object.pointer("/spec/credentialsSecretRef/name")).and_then(Value::as_str);
-    let Some(new) = name(request.object.as_ref()) else { return Answer::allow() };
+    let Some(new) = named_secret(request.object.as_ref()) else { return Answer::allow() };
     let new: SecretName = match new.parse() {
         Ok(new) => new,
         Err(error) => return Answer::Refuse(format!("`spec.credentialsSecretRef.name`: {error}")),
     };
-    let old: Option<SecretName> = name(request.old_object.as_ref()).and_then(|name| name.parse().ok());
+    let old: Option<SecretName> = named_secret(request.old_object.as_ref()).and_then(|name| name.parse().ok());
     let Some(review) = review_of(old.as_ref(), Some(&new), namespace) else { return Answer::allow() };
     let answer = ask(request, client, &review).await;
     match (judge(&request.user_info.username, &review, &answer), answer) {

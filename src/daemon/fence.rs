@@ -284,7 +284,7 @@ fn tell(shared: &Shared, candidate: &Candidate, memory: &mut Memory) {
     let name = candidate.name();
     let (severity, text) = match &candidate.wish {
         Wish::Force(reason) => {
-            shared.metrics.forced_retire(image.unwrap_or_default());
+            shared.metrics.forced_retire(&candidate.image.as_ref().map(|image| image.name_any()).unwrap_or_default());
             let needed = needed(shared, &shared.consumers.read(), candidate);
             let blockers = needed
                 .map(|consumers| consumers.blockers(10))
