@@ -22,7 +22,6 @@ pub async fn judge_credentials(request: &Request, client: &Client, namespace: &s
     if request.user_info.username == daemon {
         return Answer::allow();
     }
-    let name = |object: Option<&Value>| object.and_then(|object| object.pointer("/spec/credentialsSecretRef/name")).and_then(Value::as_str);
     let Some(new) = name(request.object.as_ref()) else { return Answer::allow() };
     let new: SecretName = match new.parse() {
         Ok(new) => new,
@@ -36,6 +35,11 @@ pub async fn judge_credentials(request: &Request, client: &Client, namespace: &s
         (Err(words), ReviewAnswer::Unknown(_)) => Unknown(words).into(),
         (Err(words), _) => Answer::Refuse(words),
     }
+}
+
+/// The Secret that a GoldenImage names.
+fn name(image: Option<&Value>) -> Option<&str> {
+    image?.pointer("/spec/credentialsSecretRef/name")?.as_str()
 }
 
 async fn ask(request: &Request, client: &Client, review: &SecretReview) -> ReviewAnswer {
