@@ -140,7 +140,7 @@ impl Action {
             | Self::Mark { golden, .. }
             | Self::Adopt { golden, .. } => Some(golden),
             Self::CreateVolume(order) => Some(&order.golden),
-            Self::ResolveSchematic | Self::Fetch { .. } | Self::CancelFetch | Self::CheckUpstream => None,
+            Self::ResolveSchematic | Self::Fetch { .. } | Self::CancelFetch | Self::CheckUpstream | Self::Finalizer(_) => None,
         }
     }
 }
