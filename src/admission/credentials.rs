@@ -41,6 +41,11 @@ pub async fn judge_credentials(request: &Request, client: &Client, namespace: &s
     }
 }
 
+/// The Secret that a GoldenImage names.
+fn name(image: Option<&Value>) -> Option<&str> {
+    image?.pointer("/spec/credentialsSecretRef/name")?.as_str()
+}
+
 async fn ask(request: &Request, client: &Client, review: &SecretReview) -> ReviewAnswer {
     let user = &request.user_info;
     let spec = SubjectAccessReviewSpec {
