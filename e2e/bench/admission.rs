@@ -5,7 +5,10 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::hash_map::Entry,
+    time::{Duration, Instant},
+};
 
 use futures::StreamExt as _;
 use golden_catalog::rules::marks;

@@ -16,6 +16,7 @@ use crate::{
     run::api_error,
 };
 
+/// The Secret that a GoldenImage names.
 fn named_secret(object: Option<&Value>) -> Option<&str> {
     object?.pointer("/spec/credentialsSecretRef/name")?.as_str()
 }
@@ -39,11 +40,6 @@ pub async fn judge_credentials(request: &Request, client: &Client, namespace: &s
         (Err(words), ReviewAnswer::Unknown(_)) => Unknown(words).into(),
         (Err(words), _) => Answer::Refuse(words),
     }
-}
-
-/// The Secret that a GoldenImage names.
-fn name(image: Option<&Value>) -> Option<&str> {
-    image?.pointer("/spec/credentialsSecretRef/name")?.as_str()
 }
 
 async fn ask(request: &Request, client: &Client, review: &SecretReview) -> ReviewAnswer {
