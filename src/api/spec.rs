@@ -360,15 +360,28 @@ fn selector_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "type": "object", "x-kubernetes-map-type": "atomic",
         "properties": {
-            "matchLabels": { "type": "object", "maxProperties": 16, "additionalProperties": { "type": "string", "maxLength": 63 } },
-            "matchExpressions": { "type": "array", "maxItems": 16, "x-kubernetes-list-type": "atomic", "items": {
-                "type": "object", "required": ["key", "operator"],
-                "properties": {
-                    "key": { "type": "string", "minLength": 1, "maxLength": 317 },
-                    "operator": { "type": "string", "enum": ["In", "NotIn", "Exists", "DoesNotExist"] },
-                    "values": { "type": "array", "maxItems": 64, "x-kubernetes-list-type": "atomic", "items": { "type": "string", "maxLength": 63 } },
+            "matchLabels": {
+                "type": "object", "maxProperties": 16, "description": "Labels; a namespace must have all of them.",
+                "additionalProperties": { "type": "string", "maxLength": 63 },
+            },
+            "matchExpressions": {
+                "type": "array", "maxItems": 16, "description": "Conditions on labels; all of them must hold.",
+                "x-kubernetes-list-type": "atomic",
+                "items": {
+                    "type": "object", "required": ["key", "operator"],
+                    "properties": {
+                        "key": { "type": "string", "minLength": 1, "maxLength": 317, "description": "The label." },
+                        "operator": {
+                            "type": "string", "enum": ["In", "NotIn", "Exists", "DoesNotExist"],
+                            "description": "How the label is compared.",
+                        },
+                        "values": {
+                            "type": "array", "maxItems": 64, "description": "The values, for In and NotIn.",
+                            "x-kubernetes-list-type": "atomic", "items": { "type": "string", "maxLength": 63 },
+                        },
+                    },
                 },
-            } },
+            },
         },
     })
 }
