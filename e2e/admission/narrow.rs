@@ -116,11 +116,12 @@ async fn unknown_is_never_a_verdict() {
     let tenant = cluster.namespace("tenant").await;
     stand.stop().await;
     // It may list no VMs any more, so it cannot tell pools.
-    let role = "golden-catalog-controller-cozy-kubernetes-worker-image-golden-catalog-consumers";
-    let rules = cluster.kubectl(["get", "clusterrole", role, "-o", "json"]).await.ok();
+    let roles = cluster.kubectl(["get", "clusterroles", "-o", "name"]).await.ok();
+    let role = roles.lines().find(|role| role.contains("golden-catalog") && role.ends_with("-consumers")).expect("the role");
+    let rules = cluster.kubectl(["get", role, "-o", "json"]).await.ok();
     let mut rules: Value = serde_json::from_str(&rules).expect("JSON");
     rules["rules"].as_array_mut().expect("rules").retain(|rule| rule["resources"] != json!(["virtualmachines"]));
-    cluster.kubectl(["patch", "clusterrole", role, "--type=merge", "-p", &json!({ "rules": rules["rules"] }).to_string()]).await.ok();
+    cluster.kubectl(["patch", role, "--type=merge", "-p", &json!({ "rules": rules["rules"] }).to_string()]).await.ok();
     stand.start_as(&cluster, harness::chart::ADMISSION).await;
     let mut asked = object(Form::Volume, "unknown", Disk { class: None, ..RIGHT });
     asked["metadata"]["annotations"] = json!({ "kubernetes-worker-image.cozystack.io/pool": format!("{}/KubernetesNodes/a", &*tenant) });

@@ -30,6 +30,16 @@ async fn go_on(world: &World, name: &str) {
     world.stage.until(name, "Ready", "True").await;
 }
 
+/// Waits for another DataVolume of a golden's name.
+async fn until_another(world: &World, name: &str, before: Option<&str>) {
+    let volumes = world.volumes().await;
+    harness::eventually("another DataVolume", || async {
+        let uid = volumes.get(&golden(name)).await.map_err(|error| error.to_string())?.metadata.uid;
+        if uid.as_deref() == before { Err(format!("{name}: still {before:?}")) } else { Ok(()) }
+    })
+    .await;
+}
+
 fn merge(patch: Value) -> Patch<Value> {
     Patch::Merge(patch)
 }
@@ -106,6 +116,8 @@ async fn an_import_whose_address_is_gone_is_begun_anew() {
     // The entry is taken out and put back: another object of the same name.
     world.stage.images().delete("a-recreated", &DeleteParams::default()).await.expect("deleted");
     world.image("a-recreated", "replicated").await;
+    // First, since an importer that has all bytes already needs no address any more.
+    until_another(&world, "a-recreated", before[0].as_deref()).await;
     go_on(&world, "a-recreated").await;
     // The spool's key and certificate are deleted, and the next leader makes others.
     world.kill(daemon).await;
@@ -113,6 +125,7 @@ async fn an_import_whose_address_is_gone_is_begun_anew() {
         world.secrets(NAMESPACE).delete(secret, &DeleteParams::default()).await.expect("deleted");
     }
     let daemon = world.leader("address", Launch::default()).await;
+    until_another(&world, "a-key", before[1].as_deref()).await;
     go_on(&world, "a-key").await;
     for (name, before) in ["a-recreated", "a-key"].into_iter().zip(before) {
         assert_ne!(uid(name).await, before, "{name}: a DataVolume's source cannot be changed");

@@ -53,7 +53,7 @@ impl Rounds {
     /// Gives at which point it was killed; `None` when it came to its end first.
     async fn round(&mut self, name: &str, at: At) -> Option<usize> {
         let world = &self.world;
-        let raw = world.disk(name, name.bytes().fold(7, |seed, byte| seed * 31 + u64::from(byte)));
+        let raw = world.disk(name, name.bytes().fold(7_u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte))));
         for secret in ["golden-catalog-spool-key", "golden-catalog-spool-tls"] {
             let _ = world.secrets(NAMESPACE).delete(secret, &DeleteParams::default()).await;
         }
