@@ -287,7 +287,7 @@ fn no_times(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (key, value) in fields {
-                if key.ends_with("Time") || key == "time" {
+                if key.ends_with("Time") || matches!(key.as_str(), "time" | "unusedSince") {
                     *value = "TIME".into();
                 } else {
                     no_times(value);

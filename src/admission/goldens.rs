@@ -124,6 +124,10 @@ async fn holds(request: &Request, old: &Value, name: &str, scene: &Scene, live: 
             let volume: DataVolume =
                 serde_json::from_value(old.clone()).map_err(|error| Unknown(format!("the DataVolume cannot be read: {error}")))?;
             let Some(claim) = live.claim(name).await? else { return Ok(Holds::Nothing) };
+            // Its volume is gone, and the disk with it: deleting the DataVolume is how it is made anew.
+            if claim.status.read().and_then(|status| status.phase.as_deref()) == Some("Lost") {
+                return Ok(Holds::Nothing);
+            }
             let is_recorded = recorded.is_some() && claim.metadata.uid == recorded;
             let is_done = facts::volume_seen(&volume).phase == "Succeeded";
             Ok(if is_done || is_recorded { Holds::Disk } else { Holds::Nothing })

@@ -56,7 +56,9 @@ impl ImageFacts {
         let parsed = parse_image(image).ok();
         let resolved = status.schematic_id.as_ref().and_then(|id| id.parse().ok());
         let identity = parsed.as_ref().and_then(|image| image.identity(resolved.as_ref())).map(|identity| identity.to_string());
-        let of_image = stalled(&status.conditions);
+        // A golden that is to go, and is not there, is made for nobody.
+        let retired = (image.spec.retire == Some(true)).then(|| (Reason::Retired, "The image is retired.".to_owned()));
+        let of_image = retired.or_else(|| stalled(&status.conditions));
         let waits = |conditions: &[_]| {
             let ready = find_condition(conditions, ConditionType::Ready);
             ready.map_or_else(|| "it has just been made".to_owned(), |ready| ready.reason.clone())

@@ -1,12 +1,12 @@
 //! What is to be done so that the GoldenImages are what the list says: decided here, done elsewhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt as _;
 
 use super::{Entry, List};
 use crate::{
-    api::{GoldenImage, GoldenImageSpec, parse_image},
+    api::{ConditionType, GoldenImage, GoldenImageSpec, is_true, parse_image},
     model::{Digest, Identity},
     rules::{Reason, duplicate_message, frozen_changes, frozen_message},
 };
@@ -85,10 +85,16 @@ pub fn plan(list: &List, existing: &[GoldenImage], list_id: &str) -> Plan {
         }
     }
 
+    // Whose entry is wrong: that is not dropped. Which image it is that has no name either, nobody knows.
+    let (mut wrong, mut is_any_nameless) = (BTreeSet::new(), false);
     for entry in &list.entries {
         let entry = match entry {
             Ok(entry) => entry,
             Err(error) => {
+                match &error.name {
+                    Some(name) => drop(wrong.insert(name.clone())),
+                    None => is_any_nameless = true,
+                }
                 plan.problems.push(Problem { index: error.index, reason: error.errors.reason(), message: error.to_string() });
                 continue;
             }
@@ -104,6 +110,7 @@ pub fn plan(list: &List, existing: &[GoldenImage], list_id: &str) -> Plan {
                 Some(first) => {
                     let message = duplicate_message(&format!("images[{}] ({name})", entry.index), first, identity.as_str());
                     plan.problems.push(Problem { index: entry.index, reason: Reason::DuplicateIdentity, message });
+                    wrong.insert(name);
                     continue;
                 }
                 None => {
@@ -124,7 +131,9 @@ pub fn plan(list: &List, existing: &[GoldenImage], list_id: &str) -> Plan {
     for object in existing {
         let name = object.name_any();
         if object.annotations().get(LISTED_IN).is_some_and(|id| id == list_id) && !plan.listings.contains_key(&name) {
-            plan.listings.insert(name, Listing::Unlisted);
+            let was_dropped = object.status.as_ref().is_some_and(|status| is_true(&status.conditions, ConditionType::Unlisted));
+            let is_listed = wrong.contains(&name) || (is_any_nameless && !was_dropped);
+            plan.listings.insert(name, if is_listed { Listing::Listed } else { Listing::Unlisted });
         }
     }
     plan
@@ -264,6 +273,15 @@ mod tests {
         assert_eq!(plan.listings.get("a"), Some(&Listing::Unlisted));
         assert_eq!(plan.listings.get("b"), None);
         assert_eq!(plan.steps, []);
+    }
+
+    #[test]
+    fn a_wrong_entry_is_not_dropped() {
+        let all = [live("a", "https://e.example/a", true), live("b", "https://e.example/b", true)];
+        let named = plan(&list("- {name: a, url: 'https://e.example/a', descrption: x}\n"), &all, LIST);
+        assert_eq!((named.listings.get("a"), named.listings.get("b")), (Some(&Listing::Listed), Some(&Listing::Unlisted)));
+        let nameless = plan(&list("- {url: 'https://e.example/a'}\n"), &all, LIST);
+        assert_eq!((nameless.listings.get("a"), nameless.listings.get("b")), (Some(&Listing::Listed), Some(&Listing::Listed)));
     }
 
     /// Live as if the entries had been applied.

@@ -59,6 +59,9 @@ async fn retire_image(images: &Api<GoldenImage>, image: &GoldenImage, arguments:
     let params = PatchParams::apply(MANAGER).force();
     let mut written = images.patch(name, &params, &Patch::Apply(&patch)).await.map_err(|error| failure("retire", name, &error))?;
     if arguments.undo {
+        // Left there, it would take the golden away again as soon as it is made anew.
+        let patch = json!({ "metadata": { "uid": image.uid(), "annotations": { marks::FORCE_RETIRE: null } } });
+        images.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(|error| failure("keep", name, &error))?;
         // Somebody else's field stays theirs; one of nobody is gone with the manager's last field.
         if written.spec.retire == Some(true) {
             return Err(Failure::new(format!(
@@ -94,8 +97,8 @@ async fn retire_golden(client: Client, arguments: &RetireArguments) -> Result<Ex
     };
     let at = (!arguments.undo).then(|| Timestamp::now().to_string());
     let mut annotations = json!({ marks::RETIRE_REQUESTED: at });
-    if let Some(reason) = &arguments.force {
-        annotations[marks::FORCE_RETIRE] = reason.as_str().into();
+    if arguments.undo || arguments.force.is_some() {
+        annotations[marks::FORCE_RETIRE] = arguments.force.as_deref().into();
     }
     let patch = json!({ "metadata": { "uid": claim.uid(), "annotations": annotations } });
     claims.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(|error| failure("retire golden", name, &error))?;

@@ -84,7 +84,10 @@ impl Candidate {
     }
 
     fn identity(&self) -> Option<Identity> {
-        self.image.as_ref()?.status.as_ref()?.identity.as_ref()?.parse().ok()
+        let recorded = || self.image.as_ref()?.status.as_ref()?.identity.clone();
+        // Without an image, or while its status has none, the golden's own mark: worker classes name it by that.
+        let marked = || texts(self.claim.metadata.labels.as_ref()).get(marks::IDENTITY).cloned();
+        recorded().or_else(marked)?.parse().ok()
     }
 
     fn volume_fence(&self) -> Option<Fence> {
@@ -99,16 +102,21 @@ async fn round(shared: &Shared, client: &Client, memory: &mut Memory) -> kube::R
     memory.asked.retain(|uid, _| present.contains(uid));
     memory.told.retain(|uid| present.contains(uid));
     let mut to_ask = Vec::new();
+    // What is refused for one golden keeps no other waiting.
+    let mut failed = None;
     for candidate in &candidates {
         let step = next(shared, candidate, memory);
         if step == Step::Ask {
             to_ask.push(candidate);
-        } else {
-            act(shared, client, candidate, &step, memory).await?;
+        } else if let Err(error) = act(shared, client, candidate, &step, memory).await {
+            if is_lost(&error) {
+                return Err(error);
+            }
+            failed.get_or_insert(error);
         }
     }
     if to_ask.is_empty() {
-        return Ok(());
+        return failed.map_or(Ok(()), Err);
     }
     // One look at the API server serves every golden whose wait is over by now.
     let fresh = fresh_ledger(client, &shared.catalog).await;
@@ -119,12 +127,16 @@ async fn round(shared: &Shared, client: &Client, memory: &mut Memory) -> kube::R
         let answer = fresh.as_ref().map_err(Clone::clone).and_then(|ledger| needed(shared, ledger, candidate));
         memory.asked.insert(candidate.uid(), answer);
         let step = next(shared, candidate, memory);
-        if step != Step::Ask {
-            act(shared, client, candidate, &step, memory).await?;
-        }
+        let outcome = if step == Step::Ask { Ok(()) } else { act(shared, client, candidate, &step, memory).await };
         memory.asked.remove(&candidate.uid());
+        if let Err(error) = outcome {
+            if is_lost(&error) {
+                return Err(error);
+            }
+            failed.get_or_insert(error);
+        }
     }
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }
 
 /// The goldens that are to go, or have a fence around them.
@@ -143,7 +155,9 @@ fn candidates(shared: &Shared) -> Vec<Candidate> {
     let goldens = cluster.claims.all().into_iter().filter(|claim| is_golden(claim, &shared.catalog));
     let candidates = goldens.map(|claim| {
         let name = claim.name_any();
-        let image = of_golden.get(name.as_str()).map(|image| Arc::clone(image));
+        // By record, else by the golden's mark: an image made again has none on record until it has adopted.
+        let marked = || cluster.images.get("", texts(claim.metadata.labels.as_ref()).get(marks::IMAGE)?);
+        let image = of_golden.get(name.as_str()).map(|image| Arc::clone(image)).or_else(marked);
         Candidate { volume: cluster.volumes.get(&shared.catalog, &name), wish: wish(&claim, image.as_deref()), image, claim }
     });
     let is_open = |candidate: &Candidate| {
@@ -161,15 +175,18 @@ fn is_golden(claim: &Claim, catalog: &str) -> bool {
 /// What is asked for (R23, R24).
 fn wish(claim: &Claim, image: Option<&GoldenImage>) -> Wish {
     let on_claim = texts(claim.metadata.annotations.as_ref());
-    let forced = image.and_then(|image| image.annotations().get(marks::FORCE_RETIRE)).or_else(|| on_claim.get(marks::FORCE_RETIRE));
-    if let Some(reason) = forced {
-        return Wish::Force(reason.clone());
-    }
     let asked = match image {
         Some(image) => is_to_go(image),
         None => on_claim.contains_key(marks::RETIRE_REQUESTED),
     };
-    if asked { Wish::Retire } else { Wish::Keep }
+    // Force gets around what needs a golden that is to go. Alone it asks for nothing: left behind, it would take away each
+    // golden that is made anew.
+    let forced = image.and_then(|image| image.annotations().get(marks::FORCE_RETIRE)).or_else(|| on_claim.get(marks::FORCE_RETIRE));
+    match (asked, forced) {
+        (false, _) => Wish::Keep,
+        (true, Some(reason)) => Wish::Force(reason.clone()),
+        (true, None) => Wish::Retire,
+    }
 }
 
 /// Whether an image's goldens are to go: retired, or deleted with the policy that takes them along.
@@ -297,4 +314,38 @@ fn tell(shared: &Shared, candidate: &Candidate, memory: &mut Memory) {
     };
     tracing::info!(golden = name, text, "retired");
     shared.recorder.tell(events::Note { regarding, severity, reason: Reason::Retired.to_string(), action: "Retire", text });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn force_gets_around_what_needs_a_golden_and_asks_for_nothing_by_itself() {
+        let image = |retire: bool, force: bool| -> GoldenImage {
+            let annotations = if force { json!({ marks::FORCE_RETIRE: "poisoned" }) } else { json!({}) };
+            serde_json::from_value(json!({
+                "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "a", "annotations": annotations },
+                "spec": { "source": { "http": { "url": "https://e.example/a" } }, "retire": retire },
+            }))
+            .expect("an image")
+        };
+        let claim = |annotations: serde_json::Value| -> Claim {
+            serde_json::from_value(json!({
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "g", "annotations": annotations }, "spec": {},
+            }))
+            .expect("a claim")
+        };
+        let bare = claim(json!({}));
+        assert_eq!(wish(&bare, Some(&image(false, true))), Wish::Keep);
+        assert_eq!(wish(&bare, Some(&image(true, false))), Wish::Retire);
+        assert_eq!(wish(&bare, Some(&image(true, true))), Wish::Force("poisoned".into()));
+        assert_eq!(wish(&claim(json!({ marks::FORCE_RETIRE: "poisoned" })), None), Wish::Keep);
+        let asked = claim(json!({ marks::FORCE_RETIRE: "poisoned", marks::RETIRE_REQUESTED: "now" }));
+        assert_eq!(wish(&asked, None), Wish::Force("poisoned".into()));
+        // The wish of an image counts, whatever is left on its golden.
+        assert_eq!(wish(&asked, Some(&image(false, false))), Wish::Keep);
+    }
 }

@@ -147,7 +147,7 @@ reasons! {
     /// Two targets are one StorageClass.
     DuplicateClass { terminal: true, remedy: "Keep one target per StorageClass." }
     /// The image is for selected namespaces only, and nothing enforces that yet (R18).
-    AccessNotEnforced { terminal: true, remedy: "Write `access: {policy: AllTenants}` if every tenant may have the image; otherwise it is made once clone admission is installed." }
+    AccessNotEnforced { terminal: true, remedy: "Write `access: {policy: AllTenants}` if every tenant may have the image; otherwise it is made once clone admission is on (`admission.enabled` in the chart's values)." }
     /// A referenced ConfigMap or Secret is missing, or does not hold what is needed.
     ReferenceNotFound { terminal: false, remedy: "Create or correct what is named; the image goes on by itself." }
 

@@ -141,10 +141,17 @@ impl Term {
         let (name, uid) = (object.name_any(), uid.to_owned());
         let (this, secret) = (self.memory.clone(), self.secret_of(image));
         tokio::spawn(async move {
-            let credentials = secret.read().await.unwrap_or_else(|error| {
-                tracing::debug!(image = name, %error, "the credentials cannot be used");
-                Vec::new()
-            });
+            let credentials = match secret.read().await {
+                Ok(credentials) => credentials,
+                Err(error) => {
+                    // Without them another page may be served, and that is no change of the image.
+                    tracing::debug!(image = name, %error, "the credentials cannot be used: upstream is not asked for changes");
+                    this.with(&uid, |memory| {
+                        memory.upstream = Some(UpstreamView { difference: before.and_then(|before| before.difference), ..asked })
+                    });
+                    return;
+                }
+            };
             let request = OpenRequest { ca_bundle: ca.as_deref(), credentials: &credentials, ..OpenRequest::new(&source) };
             let difference = match egress.look(&request).await {
                 Ok(facts) => {
