@@ -8,7 +8,7 @@ use super::{Entry, List};
 use crate::{
     api::{ConditionType, GoldenImage, GoldenImageSpec, is_true, parse_image},
     model::{Digest, Identity},
-    rules::{Reason, duplicate_message, frozen_changes, frozen_message},
+    rules::{Precedence, Reason, duplicate_message, frozen_changes, frozen_message},
 };
 
 /// The annotation on a GoldenImage that names the list it comes from, `<namespace>/<ConfigMap>`.
@@ -72,15 +72,15 @@ pub struct Plan {
 pub fn plan(list: &List, existing: &[GoldenImage], list_id: &str) -> Plan {
     let mut plan = Plan::default();
     let by_name: BTreeMap<String, &GoldenImage> = existing.iter().map(|object| (object.name_any(), object)).collect();
-    let mut owners: BTreeMap<Identity, String> = BTreeMap::new();
+    let mut owners: BTreeMap<Identity, Precedence> = BTreeMap::new();
     for object in existing {
         let resolved = object.status.as_ref().and_then(|status| status.schematic_id.as_ref()).and_then(|id| id.parse().ok());
         if let Some(identity) = parse_image(object).ok().and_then(|image| image.identity(resolved.as_ref())) {
-            // Where two objects are one image already, the older one counts as the first (R3).
-            let age = |name: &str| by_name.get(name).and_then(|object| object.creation_timestamp());
-            let first = owners.entry(identity).or_insert_with(|| object.name_any());
-            if age(first) > object.creation_timestamp() {
-                *first = object.name_any();
+            // Where two objects are one image already, one of them counts as the first (R3).
+            let place = precedence(object);
+            let first = owners.entry(identity).or_insert_with(|| place.clone());
+            if place < *first {
+                *first = place;
             }
         }
     }
@@ -106,7 +106,7 @@ pub fn plan(list: &List, existing: &[GoldenImage], list_id: &str) -> Plan {
             continue;
         }
         if let Some(identity) = entry.image.identity(None) {
-            match owners.get(&identity).filter(|owner| **owner != name) {
+            match owners.get(&identity).map(Precedence::name).filter(|owner| *owner != name) {
                 Some(first) => {
                     let message = duplicate_message(&format!("images[{}] ({name})", entry.index), first, identity.as_str());
                     plan.problems.push(Problem { index: entry.index, reason: Reason::DuplicateIdentity, message });
@@ -114,7 +114,7 @@ pub fn plan(list: &List, existing: &[GoldenImage], list_id: &str) -> Plan {
                     continue;
                 }
                 None => {
-                    owners.insert(identity, name.clone());
+                    owners.insert(identity, Precedence::new(name.clone(), None, false));
                 }
             }
         }
@@ -137,6 +137,11 @@ pub fn plan(list: &List, existing: &[GoldenImage], list_id: &str) -> Plan {
         }
     }
     plan
+}
+
+fn precedence(object: &GoldenImage) -> Precedence {
+    let has_golden = object.status.as_ref().is_some_and(|status| status.targets.iter().any(|target| target.golden.is_some()));
+    Precedence::new(object.name_any(), object.creation_timestamp().map(|at| at.0.as_second()), has_golden)
 }
 
 fn compare(entry: &Entry, object: &GoldenImage, list_id: &str, steps: &mut Vec<Step>) -> Listing {

@@ -7,10 +7,12 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
-use crate::api::{GoldenImage, parse_image};
+use crate::{
+    api::{GoldenImage, parse_image},
+    rules::Precedence,
+};
 
 /// The index. Shared by whoever holds it in an `Arc`.
 #[derive(Debug, Default)]
@@ -23,12 +25,9 @@ struct Tables {
     by_golden: HashMap<String, BTreeSet<String>>,
 }
 
-/// Whoever has a golden on record was first in fact; then age decides, then the name.
-type Rank = (bool, Option<Time>, String);
-
 #[derive(Debug, PartialEq)]
 struct Row {
-    rank: Rank,
+    rank: Precedence,
     identity: Option<String>,
     /// Goldens on record.
     made: BTreeSet<String>,
@@ -55,7 +54,7 @@ impl Row {
             }
         }
         Self {
-            rank: (made.is_empty(), object.creation_timestamp(), object.name_any()),
+            rank: Precedence::new(object.name_any(), object.creation_timestamp().map(|at| at.0.as_second()), !made.is_empty()),
             identity: image.and_then(|image| image.identity(resolved.as_ref())).map(|identity| identity.to_string()),
             made,
             wanted,
@@ -100,7 +99,7 @@ impl Index {
         let own = tables.rows.get(name).map(|row| &row.rank);
         let others = tables.by_identity.get(identity).into_iter().flatten().filter(|other| *other != name);
         let ranks = others.filter_map(|other| tables.rows.get(other)).map(|row| &row.rank);
-        ranks.filter(|rank| own.is_none_or(|own| rank < &own)).min().map(|(_, _, first)| first.clone())
+        ranks.filter(|rank| own.is_none_or(|own| rank < &own)).min().map(|first| first.name().to_owned())
     }
 
     /// Another image that has a golden of this name, or wants it and was there before `name`.
@@ -112,7 +111,7 @@ impl Index {
         }
         let others = tables.by_golden.get(golden)?.iter().filter(|other| *other != name);
         let rows = others.filter_map(|other| tables.rows.get(other));
-        rows.filter(|row| row.made.contains(golden) || row.rank < own.rank).map(|row| &row.rank).min().map(|(_, _, first)| first.clone())
+        rows.filter(|row| row.made.contains(golden) || row.rank < own.rank).map(|row| &row.rank).min().map(|first| first.name().to_owned())
     }
 
     /// The images that have, or would make, a golden of this name.

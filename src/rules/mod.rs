@@ -21,6 +21,7 @@ pub mod marks;
 pub mod modes;
 pub mod pods;
 pub mod pool;
+mod precedence;
 pub mod quota;
 mod reason;
 mod refusal;
@@ -32,6 +33,7 @@ pub mod stuck;
 
 pub use edit::{FrozenChange, duplicate_message, frozen_changes, frozen_message, taken_name_message};
 pub use import::{CdiCondition, ImportFacts, ImporterFacts, Told, import_trouble};
+pub use precedence::Precedence;
 pub use reason::Reason;
 pub use refusal::{Answer, refusal};
 pub use rolling::moving_source_warnings;
