@@ -6,7 +6,7 @@ use kube::ResourceExt as _;
 
 use super::{Entry, List};
 use crate::{
-    api::{ConditionType, GoldenImage, GoldenImageSpec, is_true, parse_image},
+    api::{ConditionType, GoldenImage, GoldenImageSpec, GoldenImageStatus, find_condition, is_true, parse_image},
     model::{Digest, Identity},
     rules::{Precedence, Reason, duplicate_message, frozen_changes, frozen_message},
 };
@@ -30,6 +30,18 @@ pub enum Listing {
     Unlisted,
     /// The list has it with other frozen fields (R4); the message says which.
     Edited(String),
+}
+
+impl Listing {
+    /// How the image stood to the list when its status was written: what counts until the list has been read again.
+    pub fn on_record(status: &GoldenImageStatus) -> Self {
+        let edited = find_condition(&status.conditions, ConditionType::EntryEdited).filter(|condition| condition.status == "True");
+        match edited {
+            _ if is_true(&status.conditions, ConditionType::Unlisted) => Self::Unlisted,
+            Some(condition) => Self::Edited(condition.message.trim_end_matches(Reason::EntryEdited.remedy()).trim_end().to_owned()),
+            None => Self::ByHand,
+        }
+    }
 }
 
 /// Something to do.

@@ -65,8 +65,8 @@ pub struct Shared {
     pub queue: Arc<Queue<String>>,
     /// Images by identity and golden.
     pub index: Arc<Index>,
-    /// How images stand to the list in values, by name.
-    pub listings: RwLock<BTreeMap<String, Listing>>,
+    /// How images stand to the list in values, by name; `None` until it has been read.
+    pub listings: RwLock<Option<BTreeMap<String, Listing>>>,
     /// Events.
     pub recorder: Recorder,
     /// Metrics.

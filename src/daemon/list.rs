@@ -118,7 +118,7 @@ async fn step(shared: &Shared, client: &Client, told: &mut BTreeSet<String>, ref
 
 /// Records how images stand to the list, and wakes those for which that changed.
 fn follow(shared: &Shared, listings: &BTreeMap<String, catalog::Listing>) {
-    let before = std::mem::replace(&mut *shared.listings.write().unwrap_or_else(PoisonError::into_inner), listings.clone());
+    let before = shared.listings.write().unwrap_or_else(PoisonError::into_inner).replace(listings.clone()).unwrap_or_default();
     for name in before.keys().chain(listings.keys()).collect::<BTreeSet<_>>() {
         if before.get(name) != listings.get(name) {
             shared.queue.add(name.clone());

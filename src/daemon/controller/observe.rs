@@ -8,6 +8,7 @@ use kube::ResourceExt as _;
 use super::Term;
 use crate::{
     api::{DeletionPolicy, GoldenImage, GoldenImageStatus, parse_image},
+    catalog::Listing,
     golden::{self, CredentialsView, Metadata, Observed, Permits, Reference, Retirement, SpooledView, manifest::FINALIZER, observe},
     model::{Digest, DiskSize, Identity, Image},
     rules::{ImporterFacts, Reason, marks},
@@ -56,7 +57,10 @@ impl Term {
             spooled,
             fetch: self.jobs.view(uid),
             upstream: self.memory.with(uid, |image| image.upstream.clone()),
-            listing: self.shared.listings.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned().unwrap_or_default(),
+            listing: match &*self.shared.listings.read().unwrap_or_else(PoisonError::into_inner) {
+                Some(known) => known.get(&name).cloned().unwrap_or_default(),
+                None => Listing::on_record(&status),
+            },
             usage: self.shared.usage.view(&self.shared, object),
             permits: Permits::default(),
             retirement: self.retirement(object, &targets),
