@@ -54,7 +54,7 @@ impl Nginx {
                 client_body_temp_path {root}/b; proxy_temp_path {root}/p; fastcgi_temp_path {root}/f; uwsgi_temp_path {root}/u; scgi_temp_path {root}/s;
                 sendfile on; keepalive_timeout 5;
                 server {{
-                    listen {http}; listen {https} ssl;
+                    listen {http}; listen {https} ssl; ssl_protocols TLSv1.2 TLSv1.3;
                     ssl_certificate {root}/tls.crt; ssl_certificate_key {root}/tls.key;
                     root {root}/files;
                     {directives}
