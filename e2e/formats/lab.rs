@@ -12,6 +12,18 @@ use tempfile::TempDir;
 
 pub const MIB: u64 = 1 << 20;
 
+/// The forms in which GNU tar writes archives; the last four leave holes out, however the file system tells them.
+pub const TAR_FORMS: [&str; 8] = [
+    "--format=v7",
+    "--format=ustar",
+    "--format=gnu",
+    "--format=posix",
+    "--format=gnu --sparse --hole-detection=raw",
+    "--format=posix --sparse --hole-detection=raw --sparse-version=0.0",
+    "--format=posix --sparse --hole-detection=raw --sparse-version=0.1",
+    "--format=posix --sparse --hole-detection=raw --sparse-version=1.0",
+];
+
 pub struct Lab {
     folder: TempDir,
 }

@@ -1,11 +1,13 @@
 //! Packed disks: one disk, packed in every way that the tools know, is always the same qcow2.
 
+use std::fs::{self, File};
+
 use golden_catalog::{
-    artifact::{Limits, Prober},
+    artifact::{LayerProber, Limits, Prober, Watch, ingest_layer},
     rules::Reason,
 };
 
-use crate::lab::{Lab, MIB};
+use crate::lab::{self, Lab, MIB, TAR_FORMS};
 
 /// Packs `disk.raw` in every way; each line makes `packed`.
 const GOOD: &[(&str, &str)] = &[
@@ -62,6 +64,27 @@ fn a_packed_qcow2_is_unpacked() {
         let taken = lab.good(&lab.path("packed"), format, &disk);
         assert_eq!(taken.probe.virtual_size, Some(taken.ingested.virtual_size));
         lab.sh("cmp disk.qcow2 packed.spooled");
+    }
+}
+
+#[test]
+fn the_disk_in_a_layer_is_the_same_in_every_form_of_tar() {
+    let lab = Lab::new();
+    let disk = lab.gpt("disk.raw", 24, 5);
+    let plain = lab.good(&disk, "raw", &disk).ingested;
+    lab.sh("mkdir disk && mv disk.raw disk/disk.img");
+    for (index, form) in TAR_FORMS.iter().enumerate() {
+        lab.sh(&format!("tar {form} -cf layer.tar disk"));
+        let layer = lab.path("layer.tar");
+        let len = fs::metadata(&layer).expect("metadata").len();
+        assert_eq!(len < 12 * MIB, index >= 4, "{form}: {len}");
+        let output = File::options().read(true).write(true).create(true).truncate(true).open(lab.path("output")).expect("create");
+        let taken = ingest_layer(&File::open(&layer).expect("open"), &output, &Limits::default(), Watch::idle());
+        let taken = taken.unwrap_or_else(|error| panic!("{form}: {error}"));
+        assert_eq!(taken.disk, plain, "{form}");
+        let mut prober = LayerProber::new(len, &Limits::default());
+        let probe = prober.feed(&lab::head(&layer, 1 << 20)).expect(form).expect(form);
+        assert_eq!(probe.virtual_size, Some(plain.virtual_size), "{form}");
     }
 }
 

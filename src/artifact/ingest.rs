@@ -61,7 +61,7 @@ pub fn ingest(
     watch: Watch<'_>,
 ) -> Result<Ingested, ArtifactError> {
     if format != (Format { disk: DiskFormat::Qcow2, compression: None }) {
-        return ingest_stream(FileReader { file: input, at: 0 }, format, output, limits, watch);
+        return ingest_stream(FileReader::new(input), format, output, limits, watch);
     }
     let qcow2 = inspect_qcow2(input, limits, watch)?;
     let disk_digest = match known {
@@ -167,7 +167,7 @@ fn pump<R: Read>(
 
 /// The sha256 of the first `len` bytes of a file, which must have them.
 fn digest(file: &File, len: u64, watch: Watch<'_>) -> Result<Digest, ArtifactError> {
-    let mut reader = FileReader { file, at: 0 };
+    let mut reader = FileReader::new(file);
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; PIECE];
     while reader.at < len {
@@ -184,9 +184,15 @@ fn digest(file: &File, len: u64, watch: Watch<'_>) -> Result<Digest, ArtifactErr
 }
 
 /// Reads a file from its start without its cursor.
-struct FileReader<'a> {
+pub(super) struct FileReader<'a> {
     file: &'a File,
     at: u64,
+}
+
+impl<'a> FileReader<'a> {
+    pub fn new(file: &'a File) -> Self {
+        Self { file, at: 0 }
+    }
 }
 
 impl Read for FileReader<'_> {

@@ -25,8 +25,10 @@ pub enum ContainerFault {
         /// Which kind of link.
         kind: &'static str,
     },
-    /// The disk's holes are left out by tar.
-    #[error("the disk {name} is stored as a sparse file of tar: build the image with the whole file, or a qcow2")]
+    /// The disk's holes are left out by tar, in a form that KubeVirt and CDI would not fill in.
+    #[error(
+        "the disk {name} is stored as a sparse file of tar in an unknown form: build the image with the whole file, a qcow2, or GNU tar's form 1.0"
+    )]
     Sparse {
         /// Its path.
         name: String,

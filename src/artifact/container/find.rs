@@ -8,7 +8,8 @@ use std::io::Read;
 
 use super::{
     fault::ContainerFault,
-    tar::{Entry, Kind, Tar},
+    header::Kind,
+    tar::{Entry, Tar},
 };
 use crate::artifact::ArtifactError;
 

@@ -13,7 +13,7 @@ use super::{
     probe::packing,
     tar::Tar,
 };
-use crate::artifact::{ArtifactError, Decoder, Format, Ingested, Limits, Prober, Watch, ingest_stream};
+use crate::artifact::{ArtifactError, Decoder, Format, Ingested, Limits, Prober, Watch, ingest::FileReader, ingest_stream};
 
 /// Bytes read at a time.
 const PIECE: usize = 256 << 10;
@@ -38,7 +38,7 @@ pub fn ingest_layer(input: &File, output: &File, limits: &Limits, watch: Watch<'
     let mut head = [0; 512];
     let count = input.read_at(&mut head, 0).map_err(|error| ArtifactError::io("reading the layer", error))?;
     let layer = packing(&head[..count])?;
-    let decoder = Decoder::new(FileReader { file: input, at: 0 }, layer, limits, watch)?;
+    let decoder = Decoder::new(FileReader::new(input), layer, limits, watch)?;
     let mut tar = Tar::new(Bounded::new(decoder, limits));
     let mut finder = Finder::default();
     if advance(&mut tar, &mut finder)?.is_none() {
@@ -143,20 +143,6 @@ impl<R: Read> Read for Bounded<R> {
         if self.given > self.limit {
             return Err(ArtifactError::TooLarge { what: "what the layer unpacks to", limit: self.limit }.into());
         }
-        Ok(count)
-    }
-}
-
-/// Reads a file from its start without its cursor.
-struct FileReader<'a> {
-    file: &'a File,
-    at: u64,
-}
-
-impl Read for FileReader<'_> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let count = self.file.read_at(out, self.at)?;
-        self.at += count as u64;
         Ok(count)
     }
 }

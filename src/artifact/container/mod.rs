@@ -2,10 +2,12 @@
 
 mod fault;
 mod find;
+mod header;
 mod ingest;
 mod probe;
 #[cfg(test)]
 pub(crate) mod samples;
+mod sparse;
 mod tar;
 
 use std::fmt;

@@ -2,10 +2,14 @@
 //!
 //! It reads as Go's `archive/tar` does, since that is what container runtimes, KubeVirt and CDI read layers with: where
 //! two readers disagree about where an entry ends, one of them can be shown a file that the other does not see. What a
-//! layer of a container image does not hold (sparse files, archives over several volumes) is said, not guessed.
+//! layer of a container image does not hold (archives over several volumes) is said, not guessed.
 
 use std::io::Read;
 
+use super::{
+    header::{Header, Kind, Records, header_only, kind, number, until_zero},
+    sparse::{self, Form, Map, Step},
+};
 use crate::artifact::ArtifactError;
 
 /// Bytes of a block; headers are one, data is padded to whole ones.
@@ -17,30 +21,13 @@ const LONGEST_EXTENSION: u64 = 1 << 20;
 /// The most entries of one archive: far beyond any operating system's files.
 const MOST_ENTRIES: u64 = 4 << 20;
 
-/// What an entry is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// A file with its bytes.
-    File,
-    /// A file whose holes are left out, in one of the GNU forms.
-    Sparse,
-    /// A folder.
-    Folder,
-    /// A second name of another entry.
-    HardLink,
-    /// A pointer to another path.
-    SymbolicLink,
-    /// A device, a pipe, or something newer than this reader.
-    Other,
-}
-
 /// One entry's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     /// The path as it stands in the archive.
     pub path: Vec<u8>,
     pub kind: Kind,
-    /// Bytes of data that follow.
+    /// Bytes of data, holes among them.
     pub size: u64,
 }
 
@@ -49,16 +36,18 @@ pub(super) struct Tar<R> {
     inner: R,
     /// Where the next byte lies in the archive.
     offset: u64,
-    /// Bytes of the present entry's data that have not been read, and the padding after them.
+    /// Stored bytes of the present entry's data that have not been read, and the padding after them.
     data: u64,
     padding: u64,
+    /// Where they belong, when there are holes between them.
+    map: Option<Map>,
     entries: u64,
     ended: bool,
 }
 
 impl<R: Read> Tar<R> {
     pub fn new(inner: R) -> Self {
-        Self { inner, offset: 0, data: 0, padding: 0, entries: 0, ended: false }
+        Self { inner, offset: 0, data: 0, padding: 0, map: None, entries: 0, ended: false }
     }
 
     /// The next entry; `None` at the end of the archive. What is left of the entry before is skipped.
@@ -89,23 +78,74 @@ impl<R: Read> Tar<R> {
                 b'L' => long_path = Some(until_zero(&self.extension(stated, at)?).to_vec()),
                 b'K' => drop(self.extension(stated, at)?),
                 b'M' => return Err(ArtifactError::unsupported("a tar archive over several volumes; build the image anew")),
-                flag => {
-                    let path = records.path.take().or(long_path).unwrap_or_else(|| header.path());
-                    let kind = kind(flag, &path, records.is_sparse);
-                    let size = if header_only(flag) { 0 } else { records.size.unwrap_or(stated) };
-                    if flag == b'S' {
-                        self.skip_sparse_map(&block)?;
-                    }
-                    self.data = size;
-                    self.padding = size.wrapping_neg() % BLOCK as u64;
-                    return Ok(Some(Entry { path, kind, size }));
-                }
+                flag => return self.entry(&header, flag, stated, long_path, records, at).map(Some),
             }
         }
     }
 
-    /// Some of the present entry's data; 0 at its end.
+    /// The entry that a header begins, with the extensions that stood before it.
+    fn entry(
+        &mut self,
+        header: &Header<'_>,
+        flag: u8,
+        stated: u64,
+        long_path: Option<Vec<u8>>,
+        records: Records,
+        at: u64,
+    ) -> Result<Entry, ArtifactError> {
+        let corrupt = |found: &str| ArtifactError::corrupt("tar header", at, found);
+        let stored = if header_only(flag) { 0 } else { records.size.unwrap_or(stated) };
+        let form = records.sparse.form();
+        // The older extension comes last, as in Go's reader.
+        let mut path = long_path.filter(|path| !path.is_empty()).or(records.path).unwrap_or_else(|| header.path());
+        let misfit = || corrupt("the map of a sparse file does not fit the file");
+        self.data = stored;
+        self.padding = stored.wrapping_neg() % BLOCK as u64;
+        let map = match form {
+            _ if flag == b'S' => {
+                let pieces = self.old_map(header)?;
+                let size = header.real_size().ok_or_else(|| corrupt("the size of a sparse file is no number"))?;
+                Some(Map::new(pieces, size, stored).ok_or_else(misfit)?)
+            }
+            Form::Plain | Form::Unknown => None,
+            _ if header_only(flag) => return Err(corrupt("a sparse file that is no file")),
+            Form::InRecords | Form::InData => {
+                path = records.sparse.name().unwrap_or(path);
+                let size = records.sparse.size(stored).ok_or_else(|| corrupt("the size of a sparse file is no number"))?;
+                let map = match form {
+                    Form::InRecords => records.sparse.map().and_then(|pieces| Map::new(pieces, size, stored)),
+                    _ => {
+                        let pieces = self.map_in_data(at)?;
+                        Map::new(pieces, size, self.data)
+                    }
+                };
+                Some(map.ok_or_else(misfit)?)
+            }
+        };
+        let kind = kind(flag, &path, form == Form::Unknown);
+        let size = map.as_ref().map_or(stored, Map::size);
+        self.map = map;
+        Ok(Entry { path, kind, size })
+    }
+
+    /// Some of the present entry's data; 0 at its end. Holes are zeros.
     pub fn read_data(&mut self, out: &mut [u8]) -> Result<usize, ArtifactError> {
+        let count = match self.map.as_mut().map(|map| map.step(out.len())) {
+            None => return self.read_stored(out),
+            Some(Step::End) => return Ok(0),
+            Some(Step::Hole(count)) => {
+                out[..count].fill(0);
+                count
+            }
+            Some(Step::Stored(count)) => self.read_stored(&mut out[..count])?,
+        };
+        if let Some(map) = &mut self.map {
+            map.advance(count);
+        }
+        Ok(count)
+    }
+
+    fn read_stored(&mut self, out: &mut [u8]) -> Result<usize, ArtifactError> {
         let wanted = usize::try_from(self.data).unwrap_or(usize::MAX).min(out.len());
         if wanted == 0 {
             return Ok(0);
@@ -130,7 +170,7 @@ impl<R: Read> Tar<R> {
     /// Skips to the next header.
     fn skip(&mut self) -> Result<(), ArtifactError> {
         let mut left = self.data.saturating_add(self.padding);
-        (self.data, self.padding) = (0, 0);
+        (self.data, self.padding, self.map) = (0, 0, None);
         let mut buffer = vec![0; usize::try_from(left).unwrap_or(usize::MAX).min(64 << 10)];
         while left > 0 {
             let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
@@ -183,21 +223,69 @@ impl<R: Read> Tar<R> {
         (self.data, self.padding) = (size, size.wrapping_neg() % BLOCK as u64);
         let mut filled = 0;
         while filled < data.len() {
-            filled += self.read_data(&mut data[filled..])?;
+            filled += self.read_stored(&mut data[filled..])?;
         }
         Ok(data)
     }
 
-    /// GNU's old sparse form goes on with map blocks between header and data.
-    fn skip_sparse_map(&mut self, header: &[u8; BLOCK]) -> Result<(), ArtifactError> {
-        let mut more = header[482] != 0;
+    /// The map of GNU's old sparse form, which goes on in further blocks between header and data.
+    fn old_map(&mut self, header: &Header<'_>) -> Result<Vec<sparse::Piece>, ArtifactError> {
+        let at = self.offset;
+        let corrupt = |found: &str| ArtifactError::corrupt("tar header", at, found);
+        if !header.is_gnu() {
+            return Err(corrupt("a sparse file in a form that is not GNU's"));
+        }
+        let no_number = || corrupt("the map of a sparse file is no list of numbers");
+        let mut pieces = sparse::old_pieces(header.0, 386, 96, number).ok_or_else(no_number)?;
+        let (mut more, mut blocks) = (header.0[482] != 0, 0);
         while more {
+            blocks += 1;
+            if blocks * BLOCK as u64 > LONGEST_EXTENSION {
+                return Err(corrupt("the map of a sparse file is too long"));
+            }
             let Some(block) = self.whole_block()? else {
                 return Err(ArtifactError::truncated("tar header", self.offset, "the map of a sparse file is missing"));
             };
+            pieces.extend(sparse::old_pieces(&block, 0, 504, number).ok_or_else(no_number)?);
             more = block[504] != 0;
         }
-        Ok(())
+        Ok(pieces)
+    }
+
+    /// The map that stands in front of a sparse file's data: how many pieces, then the offset and length of each, a line a
+    /// number, to the end of a block.
+    fn map_in_data(&mut self, at: u64) -> Result<Vec<sparse::Piece>, ArtifactError> {
+        let corrupt = || ArtifactError::corrupt("tar entry", at, "the map of a sparse file is no list of numbers");
+        let (mut numbers, mut line, mut wanted) = (Vec::new(), Vec::new(), None);
+        for _ in 0..LONGEST_EXTENSION / BLOCK as u64 {
+            let mut block = [0; BLOCK];
+            let mut filled = 0;
+            while filled < BLOCK {
+                match self.read_stored(&mut block[filled..])? {
+                    0 => return Err(corrupt()),
+                    count => filled += count,
+                }
+            }
+            for byte in block {
+                if wanted == Some(numbers.len() as u64) {
+                    break;
+                }
+                if byte != b'\n' {
+                    line.push(byte);
+                    continue;
+                }
+                let number = sparse::decimal(&line).ok_or_else(corrupt)?;
+                line.clear();
+                match wanted {
+                    None => wanted = Some(number.checked_mul(2).filter(|count| *count <= sparse::MOST_NUMBERS).ok_or_else(corrupt)?),
+                    Some(_) => numbers.push(number),
+                }
+            }
+            if wanted == Some(numbers.len() as u64) {
+                return Ok(sparse::pieces(&numbers));
+            }
+        }
+        Err(corrupt())
     }
 }
 
@@ -210,123 +298,6 @@ fn read(inner: &mut impl Read, out: &mut [u8]) -> Result<usize, ArtifactError> {
             Err(error) => return Err(ArtifactError::io("reading the layer", error)),
         }
     }
-}
-
-/// The kind of an entry with this type flag.
-fn kind(flag: u8, path: &[u8], is_sparse: bool) -> Kind {
-    match flag {
-        b'S' => Kind::Sparse,
-        // The form before POSIX told a folder by its name's end.
-        b'0' | 0 | b'7' if path.ends_with(b"/") => Kind::Folder,
-        b'0' | 0 | b'7' if is_sparse => Kind::Sparse,
-        b'0' | 0 | b'7' => Kind::File,
-        b'1' => Kind::HardLink,
-        b'2' => Kind::SymbolicLink,
-        b'5' => Kind::Folder,
-        _ => Kind::Other,
-    }
-}
-
-/// Whether an entry of this type has no data, whatever its size says.
-const fn header_only(flag: u8) -> bool {
-    matches!(flag, b'1'..=b'6')
-}
-
-/// The records of a PAX header that matter here.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Records {
-    path: Option<Vec<u8>>,
-    size: Option<u64>,
-    is_sparse: bool,
-}
-
-impl Records {
-    /// Reads `<length> <key>=<value>\n` until the end.
-    fn parse(mut data: &[u8]) -> Option<Self> {
-        let mut records = Self::default();
-        while !data.is_empty() {
-            let space = data.iter().position(|byte| *byte == b' ')?;
-            let digits = std::str::from_utf8(&data[..space]).ok().filter(|text| text.bytes().all(|c| c.is_ascii_digit()))?;
-            let length: usize = digits.parse().ok().filter(|length| *length > space + 1 && *length <= data.len())?;
-            let record = data[space + 1..length].strip_suffix(b"\n")?;
-            let equals = record.iter().position(|byte| *byte == b'=').filter(|at| *at > 0)?;
-            let (key, value) = (&record[..equals], &record[equals + 1..]);
-            match key {
-                // An empty value takes the record back, as in Go's reader.
-                b"path" => records.path = (!value.is_empty()).then(|| value.to_vec()),
-                b"size" if value.is_empty() => records.size = None,
-                b"size" => {
-                    let text = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|c| c.is_ascii_digit()))?;
-                    records.size = Some(text.parse().ok().filter(|size| *size <= i64::MAX as u64)?);
-                }
-                key if key.starts_with(b"GNU.sparse.") => records.is_sparse = true,
-                _ => {}
-            }
-            data = &data[length..];
-        }
-        // A path with a zero in it ends there for some readers and not for others.
-        records.path.as_ref().is_none_or(|path| !path.contains(&0)).then_some(records)
-    }
-}
-
-/// A header block.
-struct Header<'a>(&'a [u8; BLOCK]);
-
-impl Header<'_> {
-    /// Whether the checksum is right, by either way of counting bytes.
-    fn check(&self) -> Result<(), &'static str> {
-        let stated = octal(&self.0[148..156]).ok_or("its checksum is no number")?;
-        let byte = |(at, byte): (usize, &u8)| if (148..156).contains(&at) { b' ' } else { *byte };
-        let unsigned: u64 = self.0.iter().enumerate().map(byte).map(u64::from).sum();
-        let signed: i64 = self.0.iter().enumerate().map(byte).map(|byte| i64::from(byte as i8)).sum();
-        if stated == unsigned || i64::try_from(stated) == Ok(signed) {
-            Ok(())
-        } else {
-            Err("its checksum is wrong: this is no tar archive, or it is damaged")
-        }
-    }
-
-    /// The size: octal, or binary where the first bit is set (GNU, for what octal cannot hold).
-    fn size(&self) -> Option<u64> {
-        let field = &self.0[124..136];
-        if field[0] & 0x80 == 0 {
-            return octal(field);
-        }
-        // A negative number is no size.
-        if field[0] & 0x40 != 0 || field[..4].iter().enumerate().any(|(at, byte)| *byte != if at == 0 { 0x80 } else { 0 }) {
-            return None;
-        }
-        field[4..].try_into().ok().map(u64::from_be_bytes).filter(|size| *size <= i64::MAX as u64)
-    }
-
-    /// The path by the fields of this header alone.
-    fn path(&self) -> Vec<u8> {
-        let name = until_zero(&self.0[..100]);
-        // GNU's form uses the place of the prefix for other things.
-        if &self.0[257..263] != b"ustar\0" {
-            return name.to_vec();
-        }
-        let is_star = &self.0[508..512] == b"tar\0";
-        let prefix = until_zero(&self.0[345..if is_star { 476 } else { 500 }]);
-        if prefix.is_empty() { name.to_vec() } else { [prefix, b"/", name].concat() }
-    }
-}
-
-/// An octal number between spaces and zeros; an empty field is 0, as in Go's reader.
-fn octal(field: &[u8]) -> Option<u64> {
-    let trimmed: &[u8] = {
-        let start = field.iter().position(|byte| !matches!(byte, b' ' | 0)).unwrap_or(field.len());
-        let end = field.iter().rposition(|byte| !matches!(byte, b' ' | 0)).map_or(start, |at| at + 1);
-        &field[start..end]
-    };
-    trimmed.iter().try_fold(0_u64, |sum, byte| match byte {
-        b'0'..=b'7' => sum.checked_mul(8)?.checked_add(u64::from(byte - b'0')),
-        _ => None,
-    })
-}
-
-fn until_zero(field: &[u8]) -> &[u8] {
-    field.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 #[cfg(test)]

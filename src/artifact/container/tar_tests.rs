@@ -1,7 +1,10 @@
 use rstest::rstest;
 
-use super::{Kind, Records, Tar, octal};
-use crate::artifact::container::samples::{self, TarSample};
+use super::{Kind, Records, Tar};
+use crate::artifact::container::{
+    header::octal,
+    samples::{self, TarSample},
+};
 
 /// Path, kind and data of every entry, or the error.
 fn read(bytes: &[u8]) -> Result<Vec<(String, Kind, Vec<u8>)>, String> {
@@ -45,6 +48,22 @@ fn pax_names_and_sizes_count_before_the_header_s() {
 }
 
 #[test]
+fn gnu_s_long_name_comes_after_a_pax_name() {
+    let mut bytes = samples::header("././@LongLink", 9, b'L').to_vec();
+    bytes.extend(b"gnu/name\0");
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes.extend(samples::pax(&[("path", "pax/name")]));
+    bytes.extend(samples::header("short", 0, b'0'));
+    assert_eq!(read(&bytes).expect("tar")[0].0, "gnu/name");
+}
+
+#[test]
+fn only_the_oldest_form_tells_a_folder_by_its_name() {
+    let kind_of = |flag| read(&samples::header("disk/", 0, flag)).expect("tar")[0].1;
+    assert_eq!((kind_of(0), kind_of(b'0')), (Kind::Folder, Kind::File));
+}
+
+#[test]
 fn a_prefix_belongs_to_ustar_only() {
     let mut header = samples::header("name", 0, b'0');
     header[345..349].copy_from_slice(b"disk");
@@ -73,23 +92,6 @@ fn a_link_has_no_data_whatever_its_size_says() {
     bytes.extend(samples::header("after", 0, b'0'));
     let entries = read(&bytes).expect("tar");
     assert_eq!(entries.iter().map(|entry| entry.1).collect::<Vec<_>>(), [Kind::SymbolicLink, Kind::File]);
-}
-
-#[test]
-fn sparse_files_are_told_and_stepped_over() {
-    let mut header = samples::header("disk/a", 512, b'S');
-    header[482] = 1;
-    samples::seal(&mut header);
-    let mut bytes = header.to_vec();
-    bytes.extend([0; 512]);
-    bytes.extend([9; 512]);
-    bytes.extend(samples::header("after", 0, b'0'));
-    let entries = read(&bytes).expect("tar");
-    assert_eq!((entries[0].1, entries[1].0.as_str()), (Kind::Sparse, "after"));
-
-    let mut bytes = samples::pax(&[("GNU.sparse.major", "1"), ("GNU.sparse.name", "disk/a")]);
-    bytes.extend(samples::header("GNUSparseFile.0/a", 0, b'0'));
-    assert_eq!(read(&bytes).expect("tar")[0].1, Kind::Sparse);
 }
 
 #[rstest]
