@@ -2,7 +2,14 @@
 
 use serde_json::json;
 
-use crate::{BINARY, Desk, Shop, arg, nobody};
+use crate::{
+    BINARY, DISKS, Desk, MIB, Shop, arg, nobody,
+    upstream::{
+        Authority,
+        layout::{Layout, gzip, tar},
+        registry::{Guard, Registry, USER},
+    },
+};
 
 #[test]
 fn a_private_authority_is_named_on_the_command_line() {
@@ -75,4 +82,49 @@ fn progress_is_shown_on_a_terminal() {
     assert!(text.contains("0/1 asking about watched"), "{text}");
     // The bar is gone before the table comes.
     assert!(text.rfind("asking about watched") < text.find("VERDICT"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_image_with_credentials_is_asked_about_when_its_secret_is_given() {
+    const PASSWORD: &str = "hunter2-swordfish";
+    let (authority, desk) = (Authority::new(), Desk::new());
+    let registry = Registry::start(&authority, Guard::Token, PASSWORD).await;
+    let mut layout = Layout::default();
+    let image = layout.image("amd64", &[gzip(&tar(&[("disk/disk.qcow2", &DISKS[0])]))], &[]);
+    let folder = tempfile::tempdir().expect("directory");
+    let reference = registry.push(&layout.write(folder.path(), &[("disk", &image)]), "disk", "workers/kairos", &[]);
+    let list = desk.file(
+        "values.yaml",
+        &format!(
+            "images:\n- {{name: a, reference: '{reference}', kubernetesVersion: v1.35.6, credentialsSecretRef: {{name: reg}}, access: {{policy: AllTenants}}}}\n"
+        ),
+    );
+    let bundle = desk.file("ca.pem", &authority.pem());
+    // The token service is on loopback too.
+    let config = desk.file("settings.yaml", "egress: {allowPrivateRedirects: true}\n");
+    let files = ["-f", arg(&list), "--ca-bundle", arg(&bundle), "--config", arg(&config), "-o", "json"];
+    let secret = |name: &str, password: &str| {
+        let auths = json!({ "auths": { registry.address.to_string(): { "username": USER, "password": password } } }).to_string();
+        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": "ns" },
+            "type": "kubernetes.io/dockerconfigjson", "stringData": { ".dockerconfigjson": auths } })
+        .to_string()
+    };
+
+    let answer = desk.plan(&files);
+    assert_eq!((answer.code, answer.verdicts()), (Some(0), vec!["a Accepted".to_owned()]), "{answer:?}");
+    let warning = answer.json()["images"][0]["warnings"][0].as_str().unwrap_or_default().to_owned();
+    assert!(warning.contains("the Secret reg") && warning.contains("--secrets FILE"), "{warning}");
+    assert_eq!(answer.json()["totals"]["notAsked"], 1);
+
+    let given = |text: &str| desk.run(desk.command(BINARY), &[&files[..], &["--secrets", "-"]].concat(), Some(text));
+    let answer = given(&secret("reg", PASSWORD));
+    assert_eq!((answer.code, answer.verdicts()), (Some(0), vec!["a Good".to_owned()]), "{answer:?}");
+    assert_eq!(answer.json()["images"][0]["virtualSizeBytes"], 96 * MIB);
+    let answer = given(&secret("reg", "hunter3-swordfish"));
+    assert_eq!((answer.code, answer.verdicts()), (Some(1), vec!["a Refused Unauthorized".to_owned()]), "{answer:?}");
+    assert!(!format!("{answer:?}").contains("hunter3"), "{answer:?}");
+    assert_eq!(given(&secret("other", PASSWORD)).verdicts(), ["a Accepted"]);
+    let answer = given("kind: ConfigMap\n");
+    assert_eq!(answer.code, Some(64));
+    assert!(answer.stderr.contains("<stdin> holds no Secret"), "{}", answer.stderr);
 }

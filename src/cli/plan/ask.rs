@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::{
     input::Candidate,
     judge::{Peek, Seen, Served},
+    secrets::Secrets,
 };
 use crate::{
     artifact::{ArtifactError, Limits, Prober},
@@ -20,7 +21,7 @@ use crate::{
 const AT_ONCE: usize = 4;
 
 /// Asks about each candidate that is `worth` it; one answer a candidate, in their order.
-pub(super) async fn ask(egress: &Egress, limits: &Limits, candidates: &[Candidate], worth: &[bool]) -> Vec<Peek> {
+pub(super) async fn ask(egress: &Egress, limits: &Limits, secrets: &Secrets, candidates: &[Candidate], worth: &[bool]) -> Vec<Peek> {
     let asked: Vec<_> = candidates
         .iter()
         .zip(worth)
@@ -34,7 +35,7 @@ pub(super) async fn ask(egress: &Egress, limits: &Limits, candidates: &[Candidat
         let bar = bar.clone();
         async move {
             bar.set_message(format!("asking about {name}"));
-            let peek = ask_one(egress, limits, image).await;
+            let peek = ask_one(egress, limits, secrets, image).await;
             bar.inc(1);
             (index, peek)
         }
@@ -60,12 +61,18 @@ fn bar(count: usize) -> ProgressBar {
     bar
 }
 
-async fn ask_one(egress: &Egress, limits: &Limits, image: &Image) -> Peek {
-    if image.credentials.is_some() {
-        return Peek::Private;
-    }
+async fn ask_one(egress: &Egress, limits: &Limits, secrets: &Secrets, image: &Image) -> Peek {
+    let credentials = match &image.credentials {
+        None => Vec::new(),
+        Some(name) => match secrets.credentials(name, &image.source) {
+            None => return Peek::Private { secret: name.to_string() },
+            Some(Ok(found)) => found,
+            Some(Err(error)) => return Peek::Failed { reason: error.reason(), message: sentence(&error.to_string()) },
+        },
+    };
+    let request = OpenRequest { credentials: &credentials, ..OpenRequest::new(&image.source) };
     if let Source::ContainerDisk { reference, architecture } = &image.source {
-        return match peek_container(egress, limits, &OpenRequest::new(&image.source), reference, *architecture).await {
+        return match peek_container(egress, limits, &request, reference, *architecture).await {
             Ok(peek) => Peek::Served(Served {
                 length: Some(peek.download),
                 resolved_url: peek.resolved_url,
@@ -75,7 +82,7 @@ async fn ask_one(egress: &Egress, limits: &Limits, image: &Image) -> Peek {
             Err(error) => Peek::Failed { reason: error.reason(), message: sentence(&error.to_string()) },
         };
     }
-    let peeked = match egress.peek(&OpenRequest::new(&image.source), Prober::MAX).await {
+    let peeked = match egress.peek(&request, Prober::MAX).await {
         Ok(peeked) => peeked,
         Err(error) => return Peek::Failed { reason: error.reason(), message: sentence(&error.to_string()) },
     };

@@ -22,8 +22,8 @@ use crate::{
 pub(super) enum Peek {
     /// Upstream was not asked: `--offline`, or the image is refused anyway.
     NotAsked,
-    /// It wants credentials, which are in the cluster.
-    Private,
+    /// It wants credentials, and they were not given.
+    Private { secret: String },
     /// It serves bytes.
     Served(Served),
     /// It does not.
@@ -136,6 +136,8 @@ pub(super) struct Totals {
     pub images: usize,
     pub refused: usize,
     pub unknown: usize,
+    /// Images that no rule refuses and whose upstream was not asked.
+    pub not_asked: usize,
     pub goldens: usize,
     pub download_bytes: u64,
     /// Whether the length of each download is known; otherwise the sum is a lower bound.
@@ -253,8 +255,10 @@ fn row(candidate: &Candidate, peek: &Peek, id: Option<&SchematicId>, duplicate: 
     let mut virtual_size = None;
     row.verdict = match peek {
         Peek::NotAsked => Verdict::Accepted,
-        Peek::Private => {
-            row.warnings.push("Upstream was not asked: the credentials are in the cluster, and only the daemon reads them.".to_owned());
+        Peek::Private { secret } => {
+            row.warnings.push(format!(
+                "Upstream was not asked, so whether the image is there, is a disk and fits is not known: its credentials are in the Secret {secret} of the daemon's namespace. Give that Secret by `--secrets FILE` to have it asked."
+            ));
             Verdict::Accepted
         }
         Peek::Failed { reason, message } => failed(&mut row, *reason, message),
@@ -366,6 +370,7 @@ fn totals(rows: &[Row]) -> Totals {
         images: rows.len(),
         refused: count(Verdict::Refused),
         unknown: count(Verdict::Unknown),
+        not_asked: count(Verdict::Accepted),
         goldens: goldens().count(),
         download_bytes: sum(&mut kept().map(|row| row.download_bytes)),
         download_is_complete: kept().all(|row| row.download_bytes.is_some()),

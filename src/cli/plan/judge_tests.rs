@@ -173,6 +173,18 @@ fn without_upstream_only_the_rules_speak() {
 }
 
 #[test]
+fn what_was_not_asked_is_named_and_counted() {
+    let list = candidates(
+        "images:\n- {name: a, url: 'https://e.example/a', credentialsSecretRef: {name: reg}, access: {policy: AllTenants}}\n- {name: b, url: 'https://e.example/b'}\n",
+    );
+    let report = judge(&list, &[Peek::Private { secret: "reg".into() }, served(Some(1), Some("1Gi"))]);
+    assert_eq!((report.images[0].verdict, report.totals.not_asked, report.exit()), (Verdict::Accepted, 1, Exit::Ok));
+    let text = show::text(&report);
+    assert!(text.contains("values.yaml:2: a: warning: Upstream was not asked") && text.contains("the Secret reg"), "{text}");
+    assert!(text.contains("2 images: 0 refused, 0 unknown, 1 not asked."), "{text}");
+}
+
+#[test]
 fn the_table_and_the_json() {
     let list = candidates("storageClass: replicated\nimages:\n- name: a\n  url: https://e.example/a\n- name: B\n  url: nonsense\n");
     let report = judge(&list, &[served(Some(1536 << 10), Some("4250Mi")), Peek::NotAsked]);

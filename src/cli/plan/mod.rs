@@ -1,12 +1,13 @@
 //! `golden-catalog plan`: what a list would become, told before anything is installed.
 //!
-//! [`input`] reads files, [`ask`] peeks at upstreams, [`judge`] decides, [`show`] prints. Nothing is written anywhere.
+//! [`input`] and [`secrets`] read files, [`ask`] peeks at upstreams, [`judge`] decides, [`show`] prints. Nothing is written anywhere.
 
 mod against;
 mod ask;
 mod input;
 mod judge;
 mod lines;
+mod secrets;
 mod show;
 
 use std::{
@@ -25,7 +26,7 @@ use crate::{
 /// What `--help` says about exit codes.
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
-   0  every image is good (with --offline: accepted)
+   0  every image is good, or accepted without asking upstream
    1  at least one image is refused
    2  nothing is refused, but an upstream could not be asked
   64  wrong usage, or a file that cannot be read or holds no images
@@ -57,6 +58,10 @@ pub struct PlanArguments {
     /// PEM certificates to trust besides the system's and the settings'.
     #[arg(long, value_name = "FILE")]
     ca_bundle: Option<PathBuf>,
+    /// Secrets of images that have a `credentialsSecretRef`, as `kubectl get secret NAME -o yaml` prints them; `-` reads standard
+    /// input, so that they need no file. Without it such an image's upstream is not asked.
+    #[arg(long, value_name = "FILE", conflicts_with = "offline")]
+    secrets: Option<PathBuf>,
     /// For tests: lets upstreams be on loopback addresses.
     #[arg(long)]
     egress_allow_loopback: bool,
@@ -69,6 +74,7 @@ pub struct PlanArguments {
 pub(super) async fn run(arguments: PlanArguments) -> Result<Exit, Failure> {
     let settings = settings(&arguments)?;
     let egress = Egress::new(settings.egress.clone()).map_err(|error| Failure::usage(error.to_string()))?;
+    let secrets = secrets(&arguments)?;
     let candidates = candidates(&arguments.files)?;
     // Asked first: without it there is no verdict, whatever upstream says.
     let live = match arguments.against_cluster {
@@ -80,7 +86,7 @@ pub(super) async fn run(arguments: PlanArguments) -> Result<Exit, Failure> {
     } else {
         say_test_settings(&settings.egress);
         let limits = Limits { max_virtual_size: settings.largest_disk.bytes(), ..Limits::default() };
-        ask::ask(&egress, &limits, &candidates, &judge::worth_asking(&candidates)).await
+        ask::ask(&egress, &limits, &secrets, &candidates, &judge::worth_asking(&candidates)).await
     };
     let mut report = judge::judge(&candidates, &peeks);
     if let Some(live) = live {
@@ -106,6 +112,21 @@ fn say_test_settings(egress: &EgressSettings) {
     }
 }
 
+/// The Secrets that were given.
+fn secrets(arguments: &PlanArguments) -> Result<secrets::Secrets, Failure> {
+    let Some(file) = &arguments.secrets else { return Ok(secrets::Secrets::default()) };
+    if is_stdin(file) && arguments.files.iter().any(|file| is_stdin(file)) {
+        return Err(Failure::usage("standard input (`-`) can be read only once"));
+    }
+    let shown = shown(file);
+    read_text(file, &shown).and_then(|text| secrets::Secrets::read(&shown, &text)).map_err(Failure::usage)
+}
+
+/// A file as messages name it.
+fn shown(file: &Path) -> String {
+    if is_stdin(file) { "<stdin>".to_owned() } else { file.display().to_string() }
+}
+
 /// The images of all files. Every file that cannot be read is told, not only the first.
 fn candidates(files: &[PathBuf]) -> Result<Vec<input::Candidate>, Failure> {
     if files.iter().filter(|file| is_stdin(file)).count() > 1 {
@@ -113,7 +134,7 @@ fn candidates(files: &[PathBuf]) -> Result<Vec<input::Candidate>, Failure> {
     }
     let (mut candidates, mut failures) = (Vec::new(), Vec::new());
     for file in files {
-        let shown = if is_stdin(file) { "<stdin>".to_owned() } else { file.display().to_string() };
+        let shown = shown(file);
         match read_text(file, &shown).and_then(|text| input::read(&shown, &text).map_err(|error| error.to_string())) {
             Ok(found) => candidates.extend(found),
             Err(failure) => failures.push(failure),

@@ -77,8 +77,9 @@ fn summary(report: &Report) -> String {
         (bytes, true) => rounded(bytes),
     };
     let plural = |count: usize, one: &str| if count == 1 { format!("{count} {one}") } else { format!("{count} {one}s") };
+    let not_asked = if totals.not_asked == 0 { String::new() } else { format!(", {} not asked", totals.not_asked) };
     format!(
-        "{}: {} refused, {} unknown. To fetch: {}. To store: {} in {}.",
+        "{}: {} refused, {} unknown{not_asked}. To fetch: {}. To store: {} in {}.",
         plural(totals.images, "image"),
         totals.refused,
         totals.unknown,

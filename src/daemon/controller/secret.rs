@@ -39,8 +39,8 @@ impl CredentialsError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Unread(..) => Reason::Unavailable,
-            Self::Content(SecretError::PlainHttp { .. }) => Reason::InvalidSource,
-            Self::NotFound(_) | Self::Content(_) => Reason::ReferenceNotFound,
+            Self::NotFound(_) => Reason::ReferenceNotFound,
+            Self::Content(error) => error.reason(),
         }
     }
 

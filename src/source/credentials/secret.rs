@@ -6,7 +6,10 @@ use super::{
     Credentials,
     dockerconfig::{DockerConfig, Match},
 };
-use crate::model::{HttpUrl, SecretName, Source};
+use crate::{
+    model::{HttpUrl, SecretName, Source},
+    rules::Reason,
+};
 
 /// Type of a pull secret.
 const DOCKER_CONFIG: &str = "kubernetes.io/dockerconfigjson";
@@ -74,6 +77,16 @@ pub enum SecretError {
         /// Host, port and path.
         target: String,
     },
+}
+
+impl SecretError {
+    /// The reason that a condition carries.
+    pub const fn reason(&self) -> Reason {
+        match self {
+            Self::PlainHttp { .. } => Reason::InvalidSource,
+            _ => Reason::ReferenceNotFound,
+        }
+    }
 }
 
 /// Reads what a Secret has for a source: everything that matches, to be tried in order; never nothing.
