@@ -124,6 +124,7 @@ fn spec(entry: &Value) -> Value {
     let entry = entry.as_object().expect("a map");
     let has = |key: &str| entry.get(key).is_some_and(|value| !value.is_null());
     let (mut spec, mut talos, mut http, mut disk) = (Map::new(), Map::new(), Map::new(), Map::new());
+    let mut system = Map::new();
     for (key, value) in entry.iter().filter(|(_, value)| !value.is_null()) {
         let value = value.clone();
         match key.as_str() {
@@ -136,9 +137,9 @@ fn spec(entry: &Value) -> Value {
             "reference" => drop(disk.insert(key.clone(), value)),
             "architecture" if has("url") => drop(http.insert(key.clone(), value)),
             "architecture" if has("reference") => drop(disk.insert(key.clone(), value)),
-            "kubernetesVersion" => drop(spec.insert("operatingSystem".into(), json!({ key: value }))),
+            "kubernetesVersion" => drop(system.insert(key.clone(), value)),
             "architecture" => drop(talos.insert(key.clone(), value)),
-            "os" => drop(spec.insert("operatingSystem".into(), value)),
+            "os" | "operatingSystem" => system.extend(value.as_object().cloned().unwrap_or_default()),
             "storage" if !value.is_object() => {
                 let size = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 spec.insert(key.clone(), json!({ "targets": [{ "size": size }] }));
@@ -149,6 +150,9 @@ fn spec(entry: &Value) -> Value {
     let members = [("talosFactory", talos), ("containerDisk", disk), ("http", http)].into_iter().filter(|(_, member)| !member.is_empty());
     let source: Map<String, Value> = members.map(|(name, member)| (name.to_owned(), Value::Object(member))).collect();
     spec.insert("source".into(), Value::Object(source));
+    if !system.is_empty() {
+        spec.insert("operatingSystem".into(), Value::Object(system));
+    }
     Value::Object(spec)
 }
 

@@ -2,9 +2,12 @@
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
-use golden_catalog::model::{
-    ClassName, ContainerReference, DiskSize, GoldenName, Identity, ImageName, Naming, Schematic, SchematicId, Source, TalosFactory,
-    TalosVersion,
+use golden_catalog::{
+    model::{
+        ClassName, ContainerReference, DiskSize, GoldenName, Identity, ImageName, Naming, Schematic, SchematicId, Source, TalosFactory,
+        TalosVersion,
+    },
+    rules::container::tag_agrees,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -22,6 +25,7 @@ pub struct Vectors {
     schematic_ids: Vec<TextVector>,
     versions: Vec<TextVector>,
     references: Vec<TextVector>,
+    tags: Vec<TagVector>,
     sizes: Vec<SizeVector>,
     pub comparisons: Vec<Comparison>,
     pub claims: Vec<Claim>,
@@ -48,6 +52,14 @@ struct NameVector {
 #[derive(Debug, Deserialize)]
 struct TextVector {
     text: String,
+    #[serde(default)]
+    error: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct TagVector {
+    reference: String,
+    version: String,
     #[serde(default)]
     error: String,
 }
@@ -210,6 +222,16 @@ fn r1_versions() {
 #[test]
 fn r2_references() {
     refusals::<ContainerReference>("references", &VECTORS.references);
+}
+
+#[test]
+fn r2_tags() {
+    for (vector, answer) in VECTORS.tags.iter().zip(answers("tags", VECTORS.tags.len())) {
+        let reference: ContainerReference = vector.reference.parse().expect("reference");
+        let error = tag_agrees(&reference, &vector.version.parse().expect("version")).err().unwrap_or_default();
+        assert_eq!(error, vector.error, "{vector:?}");
+        assert_eq!(answer.as_str(), Some(vector.error.as_str()), "helm: {vector:?}");
+    }
 }
 
 #[test]

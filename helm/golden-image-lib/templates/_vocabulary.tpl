@@ -45,6 +45,36 @@ R1, as the daemon's own types spell it (src/model/talos.rs). Both return what is
 {{- end -}}
 {{- end -}}
 
+{{- /*
+R2, as src/rules/container.rs spells it: a tag that names another Kubernetes than the version stated beside it. A tag that names none says
+nothing. Arguments reference, version; returns what is wrong.
+*/ -}}
+{{- define "golden-image.tag.error" -}}
+{{- $form := "^v(0|[1-9][0-9]{0,8})\\.(0|[1-9][0-9]{0,8})\\.(0|[1-9][0-9]{0,8})([-+][0-9A-Za-z]([-+.0-9A-Za-z]*[0-9A-Za-z])?)?$" -}}
+{{- $tag := .reference | splitList "@" | first | splitList "/" | last | splitList ":" | rest | join ":" -}}
+{{- $tag = regexReplaceAll "-(uki|img)$" $tag "" -}}
+{{- $tagged := "" -}}
+{{- range $marker := list "k3s-v" "k0s-v" "k3sv" "k0sv" -}}
+{{-   if and (contains $marker $tag) (not $tagged) -}}
+{{-     $rest := splitList $marker $tag | last -}}
+{{- /* The marker is a word of its own: the distribution between two dashes, or at the start. */ -}}
+{{-     if regexMatch "(^|[-_.])$" (trimSuffix (printf "%s%s" $marker $rest) $tag) -}}{{- $tagged = printf "v%s" $rest -}}{{- end -}}
+{{-   end -}}
+{{- end -}}
+{{- if and (regexMatch $form $tagged) (regexMatch $form .version) (le (len $tagged) 63) -}}
+{{-   $releases := list -}}
+{{-   $distributions := list -}}
+{{-   range list $tagged .version -}}
+{{-     $release := regexFind "^[^-+]*" . -}}
+{{-     $releases = append $releases $release -}}
+{{-     with trimPrefix $release . | replace "+" "-" -}}{{- $distributions = append $distributions . -}}{{- end -}}
+{{-   end -}}
+{{-   if or (gt (len (uniq $releases)) 1) (gt (len (uniq $distributions)) 1) -}}
+the tag of `reference` says Kubernetes {{ $tagged }} and this says {{ .version }}: one of them is of another image (R2); correct it, or leave the tag out
+{{-   end -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* A value as a message repeats it: quoted, and cut to 120 characters (InvalidValue in src/model/mod.rs). */ -}}
 {{- define "golden-image.shown" -}}
 {{- if gt (len .) 120 -}}{{ printf "%q" (printf "%s…" (trunc 120 .)) }}{{- else -}}{{ printf "%q" . }}{{- end -}}

@@ -1,6 +1,6 @@
 {{- /*
-What a render can refuse of the list: R3 and R4, in the words of the daemon (src/catalog/reconcile.rs, src/rules/edit.rs), which holds them
-too. e2e/charts/entries.yaml is run by both. Templates return only text, so whatever has more than one answer is written into `out`.
+What a render can refuse of the list: R2, R3 and R4, in the words of the daemon (src/catalog/reconcile.rs, src/rules/container.rs and
+edit.rs), which holds them too. e2e/charts/entries.yaml is run by both. Templates return only text, so whatever has more than one answer is written into `out`.
 */ -}}
 
 {{- /* The whole check: fails with everything that is wrong with the list, one a line. Argument: the root. */ -}}
@@ -183,8 +183,12 @@ schematic document has no ID), out.fields (text by name, as a message may show i
 {{-   $id = $id | default $.schematicID -}}
 {{-   if $id -}}{{- $identity = include "golden-image.identity" (dict "talosFactory" (merge (dict "schematicID" $id) .)) -}}{{- end -}}
 {{- end -}}
+{{- $kubernetes := dig "operatingSystem" "kubernetesVersion" "" $spec | default "" | toString -}}
 {{- with get $source "containerDisk" -}}
-{{-   if dig "operatingSystem" "kubernetesVersion" "" $spec -}}{{- $family = $family | default "kairos" -}}{{- end -}}
+{{-   if $kubernetes -}}{{- $family = $family | default "kairos" -}}{{- end -}}
+{{-   with include "golden-image.tag.error" (dict "reference" .reference "version" $kubernetes) -}}
+{{-     $errors = append $errors (printf "`kubernetesVersion`: %s" .) -}}
+{{-   end -}}
 {{-   $_ := set $fields "reference" .reference -}}
 {{-   $_ := set $fields "architecture" (get . "architecture" | default "amd64") -}}
 {{-   $identity = include "golden-image.identity" (dict "containerDisk" .) -}}
@@ -194,6 +198,13 @@ schematic document has no ID), out.fields (text by name, as a message may show i
 {{-   $_ := set $fields "url" (include "golden-catalog.url.public" .url) -}}
 {{-   $_ := set $fields "architecture" (get . "architecture" | default "amd64") -}}
 {{-   $identity = include "golden-image.identity" (dict "http" (dict "url" (include "golden-catalog.url" .url) "architecture" (get . "architecture"))) -}}
+{{- end -}}
+{{- if eq $family "kairos" -}}
+{{-   if and (hasKey $source "containerDisk") (not $kubernetes) -}}
+{{-     $errors = append $errors "`kubernetesVersion`: must be given for a Kairos image, with its distribution, such as `v1.35.6+k3s1`: nothing else says which Kubernetes is in the disk (R2)" -}}
+{{-   else if and $kubernetes (not (hasKey $source "containerDisk")) -}}
+{{-     $errors = append $errors "`kubernetesVersion`: comes together with a container disk's `reference` or not at all: only a pinned digest ties a version to a disk (R2)" -}}
+{{-   end -}}
 {{- end -}}
 {{- $usages := get $spec "usages" | default (list (ternary "Worker" "VirtualMachine" (or (hasKey $source "talosFactory") (eq $family "kairos")))) -}}
 {{- $known := list -}}
