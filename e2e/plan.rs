@@ -144,6 +144,5 @@ impl Shop {
 
 /// A URL at which nobody listens.
 fn nobody() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    format!("http://{}", listener.local_addr().expect("address"))
+    format!("http://{}", upstream::process::free_address())
 }

@@ -1,6 +1,9 @@
 //! golden-catalog: one catalog of golden images for the VMs and Kubernetes workers of a Cozystack management cluster.
 //!
 //! `docs/architecture.md` is the map of these rooms.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod admission;
 pub mod api;

@@ -1,4 +1,6 @@
 //! The `golden-catalog` binary: parses the command line, runs one command, and turns its outcome into an exit code.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 use std::process::ExitCode;
 

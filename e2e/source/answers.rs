@@ -144,7 +144,7 @@ async fn a_late_first_byte_is_waited_for_up_to_its_deadline() {
 
 #[tokio::test]
 async fn nobody_there() {
-    let address = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("address");
+    let address = crate::upstream::process::free_address();
     let error = open(&egress(settings()), &format!("http://{address}/a")).await.expect_err("nobody");
     assert!(matches!(error.fault(), Fault::Unreachable { .. }), "{error}");
     assert_eq!(error.reason(), Reason::Unavailable);

@@ -69,7 +69,7 @@ async fn a_refused_tunnel_names_the_proxy(#[case] answer: &'static str, #[case] 
 
 #[tokio::test]
 async fn a_proxy_that_is_not_there() {
-    let address = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("address");
+    let address = crate::upstream::process::free_address();
     let error = open(&egress(through(&format!("http://{address}"))), "https://up.test/a").await.expect_err("nobody");
     assert!(matches!(error.fault(), Fault::Proxy { .. }), "{error}");
 }

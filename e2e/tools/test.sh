@@ -4,6 +4,9 @@
 #   e2e/tools/test.sh                everything
 #   e2e/tools/test.sh NAME…          only these end-to-end tests ([[test]] in Cargo.toml), or `unit`
 #
+# Most of a test's time is waiting, and each test binary has its own control plane, ports and folders: so some run at once,
+# E2E_JOBS of them (else as many as there are cores, at most 4). [package.metadata.e2e] in Cargo.toml says which run alone.
+#
 # Where the real schemas of other projects are at hand (../shared/crds, or the folder E2E_CRDS names), the tests that use
 # such schemas run on the trimmed and on the real ones; E2E_SCHEMAS=real or trimmed chooses one.
 # shellcheck disable=SC2154 # steps.sh sets logs and failed_steps
@@ -33,25 +36,54 @@ asks_for_schemas() {
   grep -rqs 'Flavor::chosen' "$source" "${source%.rs}" "${source%_test.rs}_tests" "$(dirname "$source")/$1"
 }
 
+places=${E2E_JOBS:-$(nproc)}
+[[ $places =~ ^[1-9][0-9]*$ ]] || { echo "E2E_JOBS is '$places': expected a number of test binaries" >&2; exit 64; }
+[ -n "${E2E_JOBS:-}" ] || [ "$places" -le 4 ] || places=4
+# One that is asked for by itself is watched as it runs.
+[ $# -ne 1 ] || places=1
+
 metadata=$(cargo metadata --no-deps --format-version 1) || exit 1
 tests=$(jq -r '.packages[0].targets[] | select(.kind == ["test"]) | .name' <<<"$metadata")
 for name in "$@"; do
   [ "$name" = unit ] || grep -qx "$name" <<<"$tests" || { echo "there is no test '$name'; there are: unit ${tests//$'\n'/ }" >&2; exit 64; }
 done
 
+# What [package.metadata.e2e] says of a test: whether a list has it, or the value a table gives it.
+listed() { jq -e --arg list "$1" --arg name "$2" '.packages[0].metadata.e2e[$list] | index($name)' <<<"$metadata" >/dev/null; }
+only() { jq -r --arg name "$1" '.packages[0].metadata.e2e["on-real"][$name] // ""' <<<"$metadata"; }
+
+# The test's lines are left out, and cargo's; what else a test says past the capture is kept.
+brief() { grep -vE '^(test .* \.\.\. (ok|ignored.*)|running [0-9]+ tests?|)$|^ +(Finished|Running|Blocking) ' || true; }
+
+run() { # how (step or beside), test
+  local how=$1 name=$2 flavor filter
+  wanted "$name" || return 0
+  if ! asks_for_schemas "$name"; then
+    "$how" "e2e $name" timeout "${foreground[@]}" 30m cargo test --test "$name"
+    return
+  fi
+  for flavor in $schemas; do
+    filter=()
+    if [ "$schemas" = 'trimmed real' ]; then
+      if [ "$flavor" = trimmed ]; then listed only-real "$name" && continue; else read -ra filter < <(only "$name"); fi
+    fi
+    "$how" "e2e $name ($flavor schemas)" env E2E_SCHEMAS="$flavor" timeout "${foreground[@]}" 30m cargo test --test "$name" -- "${filter[@]}"
+  done
+}
+
 step 'build' cargo test --no-run --lib --bins --tests
 if [ "$failed_steps" = 0 ]; then
   wanted unit && step 'unit tests' cargo test --lib --bins
   wanted unit && step 'documentation tests' cargo test --doc
+  foreground=()
+  if [ "$places" -gt 1 ]; then
+    for name in $tests; do listed alone "$name" || run beside "$name"; done
+    together
+  fi
+  # As a step, Ctrl-C reaches the test itself.
+  foreground=(--foreground)
   for name in $tests; do
-    wanted "$name" || continue
-    if asks_for_schemas "$name"; then
-      for flavor in $schemas; do
-        E2E_SCHEMAS=$flavor step "e2e $name ($flavor schemas)" timeout --foreground 30m cargo test --test "$name"
-      done
-    else
-      step "e2e $name" timeout --foreground 30m cargo test --test "$name"
-    fi
+    if [ "$places" = 1 ] || listed alone "$name"; then run step "$name"; fi
   done
 fi
 

@@ -1,9 +1,15 @@
 //! A real server as a child process that ends with its owner.
 
+// Not every test that has upstreams has the harness.
+#[allow(dead_code, clippy::duplicate_mod)]
+#[path = "../harness/ports.rs"]
+mod ports;
+
 use std::{
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     path::Path,
     process::{Child, Command, Stdio},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
@@ -46,7 +52,12 @@ impl Drop for Process {
     }
 }
 
-/// A loopback address that was free a moment ago: programs that cannot take port 0 get this one.
+/// A loopback address that nobody else gets while this test process lives: for programs that cannot take port 0, and for
+/// places at which nobody is to listen.
 pub fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port")
+    static KEPT: Mutex<Vec<ports::Port>> = Mutex::new(Vec::new());
+    let port = ports::Port::reserve();
+    let address = (Ipv4Addr::LOCALHOST, port.number()).into();
+    KEPT.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(port);
+    address
 }
