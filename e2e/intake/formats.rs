@@ -17,7 +17,8 @@ use crate::{
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_qcow2_is_kept_as_it_came_and_downloaded_once() {
-    let nginx = Nginx::start(&Authority::new(), &["localhost"], "");
+    // What it calls itself is not trusted.
+    let nginx = Nginx::start(&Authority::new(), &["localhost"], "types { text/html qcow2; }");
     let bytes = Disks::qcow2_bytes();
     nginx.put("disk.qcow2", &bytes);
     let bench = Bench::new();

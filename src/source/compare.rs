@@ -67,24 +67,10 @@ mod tests {
     use rstest::rstest;
 
     use super::{Comparison, Recorded};
-    use crate::source::Facts;
+    use crate::source::{Facts, open::samples::facts as now};
 
     const A: &str = "https://a.example/x";
     const B: &str = "https://b.example/x";
-
-    fn now(url: &str, length: Option<u64>, etag: Option<&str>, modified: Option<&str>) -> Facts {
-        Facts {
-            from: url.parse().expect(url),
-            is_mirror: false,
-            resolved_url: url.to_owned(),
-            length,
-            etag: etag.map(str::to_owned),
-            last_modified: modified.map(str::to_owned),
-            accepts_ranges: None,
-            validator: None,
-            request_id: String::new(),
-        }
-    }
 
     fn was<'a>(url: &'a str, length: Option<u64>, etag: Option<&'a str>, modified: Option<&'a str>) -> Recorded<'a> {
         Recorded { resolved_url: Some(url), length, etag, last_modified: modified }

@@ -332,14 +332,12 @@ fn is_label_of_file(coding: &str, urls: &[&Url]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use rstest::rstest;
-    use url::Url;
-
-    use super::{Facts, is_label_of_file};
+pub(super) mod samples {
+    use super::Facts;
     use crate::source::Validator;
 
-    fn facts(url: &str, length: Option<u64>, etag: Option<&str>, modified: Option<&str>) -> Facts {
+    /// What an answer from `url` told.
+    pub fn facts(url: &str, length: Option<u64>, etag: Option<&str>, modified: Option<&str>) -> Facts {
         Facts {
             from: url.parse().expect(url),
             is_mirror: false,
@@ -352,6 +350,14 @@ mod tests {
             request_id: String::new(),
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use url::Url;
+
+    use super::{Facts, is_label_of_file, samples::facts};
 
     #[test]
     fn resumes_only_with_a_strong_validator_and_where_ranges_are_not_refused() {
