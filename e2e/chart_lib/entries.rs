@@ -58,6 +58,9 @@ struct Live {
     /// Whether it has a golden.
     #[serde(default)]
     made: bool,
+    /// The classes, as targets name them, that have none all the same.
+    #[serde(default)]
+    unmade: Vec<String>,
     /// What the factory answered.
     #[serde(rename = "schematicID")]
     schematic_id: Option<String>,
@@ -197,8 +200,16 @@ fn object(live: &Live) -> Value {
 }
 
 fn status(live: &Live) -> Value {
-    let class = live.spec.pointer("/storage/targets/0/storageClassName").cloned().unwrap_or_else(|| json!("replicated"));
-    let targets = if live.made { json!([{ "storageClassName": class, "golden": format!("golden-{}", live.name) }]) } else { json!([]) };
+    let wanted = live.spec.pointer("/storage/targets").and_then(Value::as_array).cloned().unwrap_or_else(|| vec![json!({})]);
+    let classes = wanted.iter().map(|target| target["storageClassName"].as_str().unwrap_or_default());
+    let is_made = |class: &&str| live.made && !live.unmade.iter().any(|unmade| unmade == class);
+    let targets: Vec<_> = classes
+        .filter(is_made)
+        .map(|class| {
+            let resolved = if class.is_empty() { "replicated" } else { class };
+            json!({ "requestedClass": class, "storageClassName": resolved, "golden": format!("golden-{}-{resolved}", live.name) })
+        })
+        .collect();
     let mut status = json!({ "targets": targets });
     if let Some(id) = &live.schematic_id {
         status["schematicID"] = json!(id);

@@ -65,6 +65,13 @@ pub struct GoldenImageStatus {
     pub conditions: Vec<Condition>,
 }
 
+impl GoldenImageStatus {
+    /// Whether the golden of this class, as a target of the spec names it, is on record.
+    pub fn has_golden(&self, requested_class: &str) -> bool {
+        self.targets.iter().any(|target| target.requested_class == requested_class && target.golden.is_some())
+    }
+}
+
 /// Who uses an image, in numbers.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]

@@ -161,8 +161,8 @@ fn compare(entry: &Entry, object: &GoldenImage, list_id: &str, steps: &mut Vec<S
         return Listing::Listed;
     }
     if let Ok(live) = parse_image(object) {
-        let golden_exists = object.status.as_ref().is_some_and(|status| status.targets.iter().any(|target| target.golden.is_some()));
-        let changes = frozen_changes(&live, &entry.image, golden_exists);
+        let is_made = |class: &str| object.status.as_ref().is_some_and(|status| status.has_golden(class));
+        let changes = frozen_changes(&live, &entry.image, is_made);
         if !changes.is_empty() {
             return Listing::Edited(frozen_message(&format!("images[{}] ({})", entry.index, entry.name), &changes));
         }

@@ -15,8 +15,9 @@ pub struct FrozenChange {
 
 /// R4: the edits of frozen fields from `old` to `new`. A quantity spelled another way is no edit; `digest` may be set once.
 ///
-/// `golden_exists` freezes the targets too: before, a target may still be corrected.
-pub fn frozen_changes(old: &Image, new: &Image, golden_exists: bool) -> Vec<FrozenChange> {
+/// `is_made` says of a class, as a target names it (empty: the default one), whether its golden exists, which freezes that target;
+/// before, it may still be corrected or taken away, whatever its siblings are.
+pub fn frozen_changes(old: &Image, new: &Image, is_made: impl Fn(&str) -> bool) -> Vec<FrozenChange> {
     let mut changes = Vec::new();
     let mut compare = |field: &str, old: String, new: String| {
         if old != new {
@@ -35,13 +36,11 @@ pub fn frozen_changes(old: &Image, new: &Image, golden_exists: bool) -> Vec<Froz
     }
     let usages = |image: &Image| image.usages.iter().map(|usage| usage.as_str()).collect::<Vec<_>>().join(", ");
     compare("usages", usages(old), usages(new));
-    if golden_exists {
-        for target in &old.targets {
-            let class = target.class.as_ref().map_or("the default class", |class| class.as_str());
-            match new.targets.iter().find(|other| other.class == target.class) {
-                None => compare(&format!("storage.targets ({class})"), describe(target), "removed".to_owned()),
-                Some(other) => compare(&format!("storage.targets ({class})"), describe(target), describe(other)),
-            }
+    for target in old.targets.iter().filter(|target| is_made(target.class.as_ref().map_or("", |class| class.as_str()))) {
+        let class = target.class.as_ref().map_or("the default class", |class| class.as_str());
+        match new.targets.iter().find(|other| other.class == target.class) {
+            None => compare(&format!("storage.targets ({class})"), describe(target), "removed".to_owned()),
+            Some(other) => compare(&format!("storage.targets ({class})"), describe(target), describe(other)),
         }
     }
     changes
@@ -175,17 +174,17 @@ mod tests {
     #[case(json!({ "digest": format!("sha256:{}", "0".repeat(64)) }), json!({}), &["digest"])]
     #[case(json!({}), json!({ "usages": ["Worker"] }), &["usages"])]
     fn r4_knows_an_edit_from_another_spelling(#[case] old: Value, #[case] new: Value, #[case] fields: &[&str]) {
-        let changes = frozen_changes(&http(URL, old), &http(URL, new), true);
+        let changes = frozen_changes(&http(URL, old), &http(URL, new), |_| true);
         assert_eq!(changes.iter().map(|change| change.field.as_str()).collect::<Vec<_>>(), fields);
     }
 
     #[test]
     fn r4_names_old_and_new() {
         let talos = |version: &str| image(json!({ "source": { "talosFactory": { "schematicID": "ce4c", "version": version } } }));
-        let changes = frozen_changes(&talos("v1.13.6"), &talos("v1.13.7"), true);
+        let changes = frozen_changes(&talos("v1.13.6"), &talos("v1.13.7"), |_| true);
         assert_eq!((changes[0].field.as_str(), changes[0].old.as_str(), changes[0].new.as_str()), ("version", "v1.13.6", "v1.13.7"));
         assert_eq!(
-            frozen_changes(&talos("v1.13.6"), &http(URL, json!({})), true).iter().map(|c| c.field.as_str()).collect::<Vec<_>>(),
+            frozen_changes(&talos("v1.13.6"), &http(URL, json!({})), |_| true).iter().map(|c| c.field.as_str()).collect::<Vec<_>>(),
             ["schematicID", "version", "platform", "secureBoot", "factoryURL", "url", "usages"]
         );
     }
@@ -194,7 +193,7 @@ mod tests {
     #[test]
     fn r4_another_query_is_an_edit_and_is_not_repeated() {
         let (old, new) = (http("https://e.example/a?t=hunter2", json!({})), http("https://e.example/a?t=hunter3", json!({})));
-        let changes = frozen_changes(&old, &new, false);
+        let changes = frozen_changes(&old, &new, |_| false);
         assert_eq!(changes.len(), 1);
         let message = super::frozen_message("images[0] (a)", &changes);
         assert!(message.contains("`url`: https://e.example/a?… → https://e.example/a?… with another query"), "{message}");
@@ -205,8 +204,8 @@ mod tests {
     fn r4_sees_a_key_added_to_a_schematic_and_no_other_spelling() {
         let talos = |document: Value| image(json!({ "source": { "talosFactory": { "schematic": document, "version": "v1.13.6" } } }));
         let old = talos(json!("customization:\n  a: 1\n"));
-        assert_eq!(frozen_changes(&old, &talos(json!({ "customization": { "a": 1 } })), true), []);
-        let added = frozen_changes(&old, &talos(json!("{customization: {a: 1}, overlay: {image: x}}")), true);
+        assert_eq!(frozen_changes(&old, &talos(json!({ "customization": { "a": 1 } })), |_| true), []);
+        let added = frozen_changes(&old, &talos(json!("{customization: {a: 1}, overlay: {image: x}}")), |_| true);
         assert_eq!(added.iter().map(|change| change.field.as_str()).collect::<Vec<_>>(), ["schematic"]);
     }
 
@@ -214,6 +213,18 @@ mod tests {
     fn before_a_golden_exists_a_target_may_be_corrected() {
         let small = http(URL, json!({ "storage": { "targets": [{ "size": "1Gi" }] } }));
         let large = http(URL, json!({ "storage": { "targets": [{ "size": "6Gi" }] } }));
-        assert_eq!(frozen_changes(&small, &large, false), []);
+        assert_eq!(frozen_changes(&small, &large, |_| false), []);
+    }
+
+    /// A further target that was never made, with a class that does not exist say, is no golden: it may go again.
+    #[test]
+    fn r4_a_target_is_frozen_by_its_own_golden_and_not_by_a_siblings() {
+        let with = |targets: Value| http(URL, json!({ "storage": { "targets": targets } }));
+        let old = with(json!([{}, { "storageClassName": "lokal" }]));
+        let is_made = |class: &str| class.is_empty();
+        assert_eq!(frozen_changes(&old, &with(json!([{}, { "storageClassName": "local" }])), is_made), []);
+        assert_eq!(frozen_changes(&old, &with(json!([{}])), is_made), []);
+        let changes = frozen_changes(&old, &with(json!([{ "storageClassName": "lokal" }])), is_made);
+        assert_eq!(changes.iter().map(|change| change.field.as_str()).collect::<Vec<_>>(), ["storage.targets (the default class)"]);
     }
 }

@@ -92,10 +92,12 @@ edit.rs), which holds them too. e2e/charts/entries.yaml is run by both. Template
 {{- if ne $old.usages $new.usages -}}
 {{-   $changes = append $changes (printf "`usages`: %s → %s" $old.usages $new.usages) -}}
 {{- end -}}
-{{- $made := false -}}
-{{- range $target := dig "status" "targets" list .object -}}{{- if get $target "golden" -}}{{- $made = true -}}{{- end -}}{{- end -}}
-{{- if $made -}}
-{{-   range $target := $old.targets -}}
+{{- $made := list -}}
+{{- range $target := dig "status" "targets" list .object -}}
+{{-   if get $target "golden" -}}{{- $made = append $made (get $target "requestedClass") -}}{{- end -}}
+{{- end -}}
+{{- range $target := $old.targets -}}
+{{-   if has $target.class $made -}}
 {{-     $text := "removed" -}}
 {{-     range $other := $new.targets -}}{{- if eq $other.class $target.class -}}{{- $text = $other.text -}}{{- end -}}{{- end -}}
 {{-     if ne $text $target.text -}}

@@ -79,8 +79,8 @@ pub(super) fn hold_against(report: &mut Report, candidates: &[Candidate], ids: &
         let identity = image.identity(id.as_ref());
         match (own, identity.as_ref().and_then(|identity| Some((identity, owners.get(identity)?)))) {
             (Some(object), _) => {
-                let made = object.status.as_ref().is_some_and(|status| status.targets.iter().any(|target| target.golden.is_some()));
-                let changes = parse_image(object).map(|live| frozen_changes(&live, image, made)).unwrap_or_default();
+                let is_made = |class: &str| object.status.as_ref().is_some_and(|status| status.has_golden(class));
+                let changes = parse_image(object).map(|live| frozen_changes(&live, image, is_made)).unwrap_or_default();
                 if !changes.is_empty() {
                     refuse(Reason::EntryEdited, frozen_message(&candidate.shown(), &changes));
                 }
