@@ -55,6 +55,7 @@ fn next(paid: Instant, now: Instant, bytes: usize, bytes_per_second: NonZeroU64)
 mod tests {
     use std::{num::NonZeroU64, time::Duration};
 
+    use proptest::prelude::*;
     use tokio::time::Instant;
 
     use super::{Bandwidth, next};
@@ -70,5 +71,27 @@ mod tests {
         assert_eq!(paid, start + Duration::from_secs(1));
         let later = start + Duration::from_secs(3600);
         assert_eq!(next(paid, later, 1 << 20, rate), later - Bandwidth::BURST + Duration::from_secs(1));
+    }
+
+    proptest! {
+        /// R11: however many fetches take turns, in whatever pieces and with whatever pauses, by no time was more let through than
+        /// the cap allows by then.
+        #[test]
+        fn r11_all_fetches_together_stay_below_the_cap(pieces in proptest::collection::vec((0_usize..4, 1_usize..400_000, 0_u64..300), 1..80)) {
+            let rate = NonZeroU64::new(1_000_000).expect("rate");
+            let start = Instant::now() + Duration::from_secs(10);
+            // When each fetch may go on.
+            let mut free = [start; 4];
+            let (mut paid, mut let_through) = (start, 0_u64);
+            for (fetch, bytes, pause) in pieces {
+                let now = free[fetch] + Duration::from_millis(pause);
+                paid = next(paid, now, bytes, rate);
+                free[fetch] = paid.max(now);
+                let_through += bytes as u64;
+                let allowed = (free[fetch] - start + Bandwidth::BURST).as_micros();
+                // A microsecond a byte; the cost of a piece is rounded down to a nanosecond.
+                prop_assert!(u128::from(let_through) <= allowed + 1, "{let_through} bytes after {allowed} µs");
+            }
+        }
     }
 }
