@@ -52,8 +52,10 @@ async fn an_image_in_every_class() {
     story.tell("a policy that refuses", refusals::a_policy_that_refuses_is_told_until_it_allows(&scene)).await;
     story.tell("a quota", refusals::a_quota_is_named_and_waited_for(&scene)).await;
     story.tell("a foreign Secret", refusals::a_foreign_secret_is_left_alone(&scene)).await;
-    story.tell("a deleted image's Secret", refusals::a_deleted_images_secret_goes_with_it(&scene)).await;
+    story.tell("a Secret that stays", refusals::a_secret_that_may_not_be_deleted_keeps_no_golden_waiting(&scene)).await;
+    story.tell("a deleted image's unfinished import", refusals::a_deleted_images_unfinished_import_goes_with_it(&scene)).await;
     story.tell("every trouble", trouble::every_trouble_is_told_and_heals_by_itself(&scene)).await;
+    story.tell("a proxy in the way", trouble::a_proxy_in_the_way_is_named(&scene)).await;
     story.tell("a pod that holds a golden", trouble::a_pod_that_holds_a_golden_is_named(&scene)).await;
     story.tell("a collected DataVolume", orders::a_collected_datavolume_is_no_loss(&scene)).await;
     story.tell("a lost claim", orders::a_lost_claim_is_told(&scene)).await;

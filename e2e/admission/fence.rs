@@ -112,6 +112,10 @@ async fn an_image_retires_when_its_consumer_goes() {
     assert!(refused.contains("golden-catalog retire vm-default-images-noble"), "{refused}");
     harness::cli(Some(cluster.admin_kubeconfig()), ["retire", "vm-default-images-noble"]).await.ok();
     until_gone(volumes, "vm-default-images-noble").await;
+    // An object that goes with our finalizer, as it should, is no step that failed.
+    let log = leader.log();
+    let failed: Vec<_> = log.lines().filter(|line| line.contains("a step failed") && line.contains("not found")).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
 }
 
 /// A seeded source of small numbers.

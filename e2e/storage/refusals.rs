@@ -110,16 +110,89 @@ pub async fn a_foreign_secret_is_left_alone(scene: &Scene<'_>) {
     assert_eq!(data.get("password"), Some(&ByteString(b"theirs".to_vec())));
 }
 
-pub async fn a_deleted_images_secret_goes_with_it(scene: &Scene<'_>) {
+/// An image that is deleted (policy Retain) in the middle of its import: nothing of that import is left, and a finished golden of
+/// another deleted image stays.
+pub async fn a_deleted_images_unfinished_import_goes_with_it(scene: &Scene<'_>) {
+    scene.disk("stays", 14);
+    scene.image("stays", json!([{}])).await;
+    scene.stage.until("stays", "Ready", "True").await;
+    scene.delete_image("stays").await;
     let golden = "vm-default-images-left";
     scene.stage.cdi.script(golden, cdi::Behaviour::NeverConnect);
     scene.disk("left", 13);
     scene.image("left", json!([{}])).await;
     harness::until(scene.secrets(), golden, "the importer's Secret", |_| true).await;
     harness::until(scene.volumes().await, golden, "the DataVolume", |_| true).await;
+    let left = scene.volumes().await.get(golden).await.expect("it is there").metadata.uid;
     scene.delete_image("left").await;
     harness::until_gone(scene.secrets(), golden).await;
-    assert!(scene.volumes().await.get_opt(golden).await.expect("asked").is_some(), "a golden outlives its image, made or not");
+    harness::until_gone(scene.volumes().await, golden).await;
+    harness::until_gone(scene.claims().await, golden).await;
+    let events = scene.catalog("events.k8s.io/v1", "Event").await;
+    harness::until_listed(events, "", "an Event on the DataVolume says why it went", |events: &[kube::api::DynamicObject]| {
+        events.iter().any(|event| event.data["reason"] == "ImageGone" && event.data["regarding"]["uid"].as_str() == left.as_deref())
+    })
+    .await;
+    assert!(scene.volumes().await.get_opt("vm-default-images-stays").await.expect("asked").is_some(), "a golden outlives its image");
+    // Made again it is imported anew.
     scene.stage.cdi.unscript(golden);
-    scene.volumes().await.delete(golden, &DeleteParams::default()).await.expect("deleted");
+    scene.image("left", json!([{}])).await;
+    scene.stage.until("left", "Ready", "True").await;
+}
+
+const NO_DELETION: &str = r#"
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: no-such-deletion}
+spec:
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [""], apiVersions: [v1], operations: [DELETE], resources: [secrets]}
+  validations:
+    - expression: "!oldObject.metadata.name.contains('littered')"
+      message: secrets are kept for the audit
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: no-such-deletion}
+spec: {policyName: no-such-deletion, validationActions: [Deny]}
+"#;
+
+/// A finished golden is Ready although its header Secret may not be deleted: that is told, and done as soon as it is allowed.
+pub async fn a_secret_that_may_not_be_deleted_keeps_no_golden_waiting(scene: &Scene<'_>) {
+    let golden = "vm-default-images-littered";
+    scene.stage.cluster.apply(NO_DELETION).await;
+    let probe: Secret = serde_json::from_value(json!({ "metadata": { "name": "littered-probe", "namespace": CATALOG } })).expect("secret");
+    scene.secrets().create(&PostParams::default(), &probe).await.expect("created");
+    harness::eventually("the policy is in force", async || {
+        match scene.secrets().delete("littered-probe", &DeleteParams { dry_run: true, ..DeleteParams::default() }).await {
+            Err(kube::Error::Api(status)) if status.message.contains("kept for the audit") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    scene.disk("littered", 15);
+    scene.image("littered", json!([{}])).await;
+    let told = scene.stage.until("littered", "WriteRefused", "True").await;
+    assert!(
+        told.message.contains("the header Secret vm-default-images-littered") && told.message.contains("kept for the audit"),
+        "{told:?}"
+    );
+    scene.stage.until("littered", "Ready", "True").await;
+    assert!(scene.target("littered", 0).await.claim_uid.is_some());
+    for kind in ["ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy"] {
+        let api = scene.stage.cluster.api(&scene.stage.cluster.admin(), "admissionregistration.k8s.io/v1", kind, "").await;
+        api.delete("no-such-deletion", &DeleteParams::default()).await.expect("deleted");
+    }
+    harness::eventually("the probe may go", async || match scene.secrets().delete("littered-probe", &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    harness::until_gone(scene.secrets(), golden).await;
+    harness::until(scene.stage.images(), "littered", "nothing is refused any more", |image: &golden_catalog::api::GoldenImage| {
+        harness::condition(image, "WriteRefused").is_none()
+            && harness::condition(image, "Ready").is_some_and(|ready| ready.status == "True")
+    })
+    .await;
 }

@@ -4,7 +4,7 @@ use golden_catalog::api::GoldenImage;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use super::{
     cdi::Behaviour,
     harness::{self, Daemon},
     scene::Scene,
-    stage::CATALOG,
+    stage::{CATALOG, NAMESPACE},
 };
 
 /// Each way an import goes wrong (`cdi-observed.md`, `cdi.md` §1), the reason it is told with, and a word of the message.
@@ -52,6 +52,27 @@ pub async fn every_trouble_is_told_and_heals_by_itself(scene: &Scene<'_>) {
         assert_eq!(scene.fetches(name), 1, "{name}");
     }
     nothing_shows_the_spools_paths(scene).await;
+}
+
+/// CDI's importers are sent through a proxy that does not know the spool: told with the host that must be left out of it.
+pub async fn a_proxy_in_the_way_is_named(scene: &Scene<'_>) {
+    let golden = "vm-default-images-proxied";
+    scene.stage.cdi.script(golden, Behaviour::NeverConnect);
+    let configs = scene.stage.cluster.api(&scene.stage.cluster.admin(), "cdi.kubevirt.io/v1beta1", "CDIConfig", "").await;
+    let through = |proxy: serde_json::Value| Patch::Merge(json!({ "spec": { "importProxy": proxy } }));
+    let proxy = json!({ "HTTPSProxy": "http://proxy.example:3128", "noProxy": "registry.example" });
+    configs.patch("config", &PatchParams::default(), &through(proxy)).await.expect("a proxy");
+    scene.disk("proxied", 31);
+    scene.image("proxied", json!([{}])).await;
+    let ready = scene.until_reason("proxied", "ImportProxyInTheWay").await;
+    assert!(ready.message.contains(&format!("golden-catalog-spool.{NAMESPACE}.svc")), "{}", ready.message);
+    // As the remedy says; then the importer is only late.
+    let left_out = json!({ "HTTPSProxy": "http://proxy.example:3128", "noProxy": "registry.example,.svc" });
+    configs.patch("config", &PatchParams::default(), &through(left_out)).await.expect("left out");
+    scene.until_reason("proxied", "ImporterNotConnected").await;
+    configs.patch("config", &PatchParams::default(), &through(serde_json::Value::Null)).await.expect("no proxy");
+    scene.stage.cdi.unscript(golden);
+    scene.stage.until("proxied", "Ready", "True").await;
 }
 
 /// CDI quotes the URL it imports from; its path is as good as a key.

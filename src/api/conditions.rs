@@ -39,6 +39,8 @@ pub enum ConditionType {
     ProfileChanged,
     /// The goldens are to go when nothing needs them. Present only when True.
     Retiring,
+    /// The API server refuses a write that nothing else waits for; it is tried again. Present only when True.
+    WriteRefused,
 }
 
 impl ConditionType {
@@ -61,6 +63,7 @@ impl ConditionType {
             Self::CloneLimited => "CloneLimited",
             Self::ProfileChanged => "ProfileChanged",
             Self::Retiring => "Retiring",
+            Self::WriteRefused => "WriteRefused",
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     api::{GoldenImage, GoldenImageStatus},
     foreign::{Claim, DataVolume},
     golden::{
-        DataVolumeView, GrantView, ImportOrder,
+        Action, DataVolumeView, GrantView, ImportOrder,
         manifest::{self, Owner, managers},
     },
     model::{Digest, GoldenName, HttpUrl, Image, redact},
@@ -71,6 +71,11 @@ impl ActError {
     /// Whether we no longer lead, which is no failure.
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::Api { error, .. } if crate::run::client::is_lost(error))
+    }
+
+    /// Whether what was to be written on is gone.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Api { error, .. } if matches!(&**error, kube::Error::Api(status) if status.code == 404))
     }
 
     /// The target's trouble, where somebody must do something about it (R10).
@@ -145,8 +150,8 @@ impl Hands {
         api.patch_status(&name, &params, &Patch::Apply(&body)).await.map_err(failed("the status"))
     }
 
-    /// Puts our finalizer on the object, or takes it off; others' stay.
-    pub async fn set_finalizer(&self, object: &GoldenImage, wanted: bool) -> Result<(), ActError> {
+    /// Puts our finalizer on the object, or takes it off; others' stay. Gives the object, or `None` where it is gone with that.
+    pub async fn set_finalizer(&self, object: &GoldenImage, wanted: bool) -> Result<Option<GoldenImage>, ActError> {
         let mut finalizers: Vec<String> = object.finalizers().iter().filter(|known| *known != manifest::FINALIZER).cloned().collect();
         if wanted {
             finalizers.push(manifest::FINALIZER.to_owned());
@@ -156,8 +161,12 @@ impl Hands {
         let params = PatchParams { field_manager: Some(managers::GOLDEN.to_owned()), ..PatchParams::default() };
         let api: Api<GoldenImage> = Api::all(self.client.clone());
         match api.patch(&object.name_any(), &params, &Patch::Merge(&patch)).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            other => other.map(drop).map_err(failed("cannot write the finalizer")),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Ok(written) => {
+                let is_gone = written.metadata.deletion_timestamp.is_some() && written.finalizers().is_empty();
+                Ok((!is_gone).then_some(written))
+            }
+            Err(error) => Err(failed("the finalizer")(error)),
         }
     }
 
@@ -353,17 +362,25 @@ impl Hands {
             |uid: &str| Patch::Merge(json!({ "metadata": { "uid": uid, "labels": marks.labels, "annotations": marks.annotations } }));
         // The DataVolume first: CDI copies its labels and annotations to the claim.
         if let Some(uid) = volume_uid {
-            volumes.patch(golden.as_str(), &params, &patch(uid)).await.map_err(failed("cannot mark the golden's DataVolume"))?;
+            volumes.patch(golden.as_str(), &params, &patch(uid)).await.map_err(failed("the marks of the golden's DataVolume"))?;
         }
-        claims.patch(golden.as_str(), &params, &patch(claim_uid)).await.map_err(failed("cannot mark the golden's PVC"))?;
+        claims.patch(golden.as_str(), &params, &patch(claim_uid)).await.map_err(failed("the marks of the golden's PVC"))?;
         Ok(())
     }
 }
 
-/// Keeps what the API server said about a golden's objects for the next decision; success clears it.
-pub fn note_outcome(memory: &Memory, uid: &str, golden: &GoldenName, outcome: &Result<(), ActError>) {
+/// Keeps what the API server said to an action for the next decision; success clears it.
+pub fn note_outcome(memory: &Memory, uid: &str, action: &Action, outcome: &Result<(), ActError>) {
     let refused = outcome.as_ref().err().and_then(ActError::refusal);
-    remember(memory, uid, golden, |golden| golden.refused = refused);
+    match action.golden() {
+        // A Secret that is left over keeps the golden from nothing.
+        Some(golden) if matches!(action, Action::DeleteHeaders { .. }) => {
+            remember(memory, uid, golden, |golden| golden.undeleted = refused)
+        }
+        Some(golden) => remember(memory, uid, golden, |golden| golden.refused = refused),
+        None if matches!(action, Action::Finalizer(_)) => memory.with(uid, |image| image.refused = refused),
+        None => {}
+    }
 }
 
 /// The managers of an object, with all that any of them holds of its status given to `ours`; `None` where no other holds any.

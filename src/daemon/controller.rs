@@ -5,6 +5,7 @@ mod observe;
 mod secret;
 mod work;
 
+use apply::Before;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
@@ -261,7 +262,16 @@ impl Term {
             decision = decide(&observed, &self.shared.settings, now);
         }
         self.wake_waiting();
-        self.apply(object, uid, &observed, decision).await
+        // What is refused here is told, kept in mind by the decision that is made again, and tried again; the rest goes on.
+        let refused = match self.before(object, uid, &observed, &decision).await? {
+            Before::Gone => return Ok(Some(())),
+            Before::Done(refused) => refused,
+        };
+        if self.recall_refusals(uid, &mut observed) {
+            decision = decide(&observed, &self.shared.settings, now);
+        }
+        let did = self.apply(object, uid, &observed, decision).await?;
+        refused.map_or(Ok(did), Err)
     }
 
     /// Wakes those who may have a turn now.

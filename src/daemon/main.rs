@@ -18,7 +18,7 @@ use super::{
     controller::{Shared, Term},
     crd, endpoints, fence,
     index::Index,
-    list, numbers, page, webhooks,
+    left, list, numbers, page, webhooks,
 };
 use crate::{
     api::{ConditionType, GoldenImage, is_true},
@@ -451,12 +451,13 @@ impl Leader {
         let endpoints = endpoints::keep(writer.clone(), &self.arguments, stop.clone());
         let consumers = consumers::run(Arc::clone(&self.shared), writer.clone(), stop.clone());
         let fence = fence::keep(Arc::clone(&self.shared), writer.clone(), stop.clone());
+        let left = left::keep(Arc::clone(&self.shared), writer.clone(), stop.clone());
         let webhooks = webhooks::keep(writer.clone(), &self.arguments.namespace, Arc::clone(&self.webhook), stop.clone());
         let listing = list::run(Arc::clone(&self.shared), writer, Arc::clone(&self.list_changed), stop.clone());
         tokio::select! {
             outcome = server => outcome.map_err(|error| Fatal::Other(format!("the spool's server: {error}")))?,
             () = endpoints => {},
-            () = async { tokio::join!(term.run(stop.clone()), listing, wake, consumers, webhooks, fence); } => {},
+            () = async { tokio::join!(term.run(stop.clone()), listing, wake, consumers, webhooks, fence, left); } => {},
         }
         Ok(())
     }

@@ -34,6 +34,8 @@ pub struct ImageMemory {
     pub disk: Option<Lease>,
     /// Upstream's last answer about other bytes.
     pub upstream: Option<UpstreamView>,
+    /// Why the API server, when last asked, did not take a write on the object itself.
+    pub refused: Option<(Reason, String)>,
     goldens: HashMap<GoldenName, GoldenMemory>,
 }
 
@@ -48,12 +50,27 @@ pub struct GoldenMemory {
     secret: Option<String>,
     /// Why the API server, when last asked, did not take an object of this golden.
     pub refused: Option<(Reason, String)>,
+    /// Why the API server, when last asked, did not let the header Secret go.
+    pub undeleted: Option<(Reason, String)>,
     /// A DataVolume we created that the watch may not show yet.
     created: Option<(Instant, DataVolumeView)>,
     /// The UID of a DataVolume we deleted that the watch may still show as well.
     deleted: Option<String>,
-    /// The DataVolume, the most that its import has reached, and when it did: by the clock that does not jump.
-    moved: Option<(String, u8, Instant)>,
+    /// How far its import has got.
+    moved: Option<Moved>,
+}
+
+/// How far an import has got, by the clock that does not jump.
+#[derive(Debug)]
+struct Moved {
+    /// The DataVolume's UID.
+    volume: String,
+    /// The most that it has reached, in percent.
+    best: u8,
+    /// When it did, or when this process first saw it.
+    since: Instant,
+    /// For how long it had stood still by then.
+    before: Duration,
 }
 
 /// How long the watch is given to show what was created. After that a missing DataVolume is missing.
@@ -165,26 +182,31 @@ impl GoldenMemory {
         }
     }
 
-    /// When the import of this DataVolume last got further than ever before.
-    pub fn moved(&mut self, volume: &str, percent: u8, now: Timestamp) -> Timestamp {
-        match &self.moved {
-            Some((known, best, since)) if *known == volume && *best >= percent => {
-                let ago = k8s_openapi::jiff::SignedDuration::try_from(since.elapsed()).unwrap_or_default();
-                now.checked_sub(ago).unwrap_or(now)
+    /// When the import of this DataVolume last got further than ever before. `stood` is for how long it had not, when it is seen
+    /// for the first time.
+    pub fn moved(&mut self, volume: &str, percent: u8, now: Timestamp, stood: Duration) -> Timestamp {
+        let seen = match self.moved.take() {
+            Some(seen) if seen.volume == volume && seen.best >= percent => seen,
+            former => {
+                let is_new = former.is_none_or(|former| former.volume != volume);
+                let before = if is_new { stood } else { Duration::ZERO };
+                Moved { volume: volume.to_owned(), best: percent, since: Instant::now(), before }
             }
-            _ => {
-                self.moved = Some((volume.to_owned(), percent, Instant::now()));
-                now
-            }
-        }
+        };
+        let ago = k8s_openapi::jiff::SignedDuration::try_from(seen.since.elapsed().saturating_add(seen.before)).unwrap_or_default();
+        self.moved = Some(seen);
+        now.checked_sub(ago).unwrap_or(now)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use k8s_openapi::jiff::Timestamp;
     use serde_json::json;
 
-    use super::{ImageMemory, Memory};
+    use super::{GoldenMemory, ImageMemory, Memory};
     use crate::{api::GoldenImage, golden::DataVolumeView};
 
     fn version(version: &str) -> GoldenImage {
@@ -203,6 +225,21 @@ mod tests {
         assert_eq!(memory.newest(&version("9")), version("10"));
         assert_eq!(memory.newest(&version("10")), version("10"));
         assert_eq!(memory.newest(&version("9")), version("9"), "what caught up once is not remembered for ever");
+    }
+
+    /// A restart does not begin the no-progress clock anew; an import that gets further, or another one, does.
+    #[test]
+    fn an_import_that_stood_still_before_we_came_stands_still_since_then() {
+        let mut memory = GoldenMemory::default();
+        let now = Timestamp::from_second(1_796_000_000).expect("time");
+        let minutes = |count: u64| Duration::from_secs(60 * count);
+        let still = |moved: Timestamp| now.duration_since(moved).as_mins();
+        assert_eq!(still(memory.moved("dv", 30, now, minutes(7))), 7);
+        assert_eq!(still(memory.moved("dv", 30, now, minutes(9))), 7, "counted once, when it is first seen");
+        assert_eq!(still(memory.moved("dv", 20, now, minutes(9))), 7, "a crash loop that begins at zero again does not move");
+        assert_eq!(still(memory.moved("dv", 31, now, minutes(9))), 0);
+        assert_eq!(still(memory.moved("dv", 31, now, minutes(9))), 0);
+        assert_eq!(still(memory.moved("another", 0, now, Duration::ZERO)), 0);
     }
 
     #[test]

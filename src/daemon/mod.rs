@@ -9,6 +9,7 @@ mod endpoints;
 mod fence;
 mod index;
 mod jobs;
+mod left;
 mod list;
 mod main;
 mod memory;

@@ -337,6 +337,17 @@ fn begin<'a>(observed: &'a Observed, settings: &'a Settings, image: &'a Image, n
     }
 }
 
+/// What the API server refuses to have written on the object itself, and nothing waits for (R10).
+pub(super) fn refused_condition(observed: &Observed) -> Option<(crate::api::ConditionType, Reason, String)> {
+    // Of the object itself only the finalizer is written besides the status.
+    let (reason, message) = observed.refused.clone().filter(|_| retire::finalizer(&observed.retirement).is_some())?;
+    let meaning = match observed.retirement.is_deleted {
+        true => "The object stays until then.",
+        false => "If the object is deleted before, its goldens stay.",
+    };
+    Some((crate::api::ConditionType::WriteRefused, reason, format!("{message} {meaning}")))
+}
+
 /// The conditions that follow from the list in values (R4, R24).
 pub(super) fn listing_condition(listing: &Listing) -> Option<(crate::api::ConditionType, Reason, String)> {
     match listing {

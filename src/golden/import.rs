@@ -1,35 +1,23 @@
-//! Making one golden: from the spool, or as a copy of the image's golden in another class; its attempts and their end.
+//! A golden that is being made, from the spool or as a copy of the image's golden in another class: its attempts and their end.
 
 use std::time::Duration;
 
+use k8s_openapi::jiff::Timestamp;
+
 use super::{
-    Action, ClaimView, ClassChoice, ClassFound, DataVolumeView, GrantView, ImportOrder, ObservedTarget,
+    Action, ClaimView, ClassChoice, DataVolumeView, GrantView, ObservedTarget,
     decide::{Draft, after, whole_seconds},
     target::TargetState,
 };
 use crate::{
-    api::{ConditionType, DiskStatus, LastFailure, TargetStatus, VirtualMachineDefaultsSpec, find_condition},
-    model::{ClassName, Digest, DiskSize, GoldenName, Target, VolumeMode},
-    rules::{
-        ImportFacts, Reason,
-        class::Shape,
-        import_trouble,
-        modes::{Modes, choose_modes},
-        quota::{Need, shortage},
-        size::{SizeTooSmall, Volume, copy_size, golden_size},
-    },
+    api::{ConditionType, DiskStatus, LastFailure, TargetStatus, find_condition},
+    model::{Digest, DiskSize, GoldenName},
+    rules::{ImportFacts, Reason, import_trouble},
     run::backoff::Backoff,
 };
 
-/// The golden's name: without class for the first target made, with its class for a further one.
-pub(super) fn name_for(draft: &Draft<'_>, class: Option<&ClassName>) -> Option<Result<GoldenName, String>> {
-    let first = draft.status.targets.iter().all(|target| target.golden.is_none());
-    let name = draft.image.golden_name(draft.schematic_id.as_ref(), class.filter(|_| !first))?;
-    Some(name.map_err(|error| error.to_string()))
-}
-
 /// The disk that the spool holds and the status has on record.
-fn spooled_disk(draft: &Draft<'_>) -> Option<(Digest, DiskSize)> {
+pub(super) fn spooled_disk(draft: &Draft<'_>) -> Option<(Digest, DiskSize)> {
     let spooled = draft.observed.spooled.as_ref()?;
     match draft.frozen_disk() {
         Some(frozen) if frozen != spooled.disk_digest => None,
@@ -37,148 +25,7 @@ fn spooled_disk(draft: &Draft<'_>) -> Option<(Digest, DiskSize)> {
     }
 }
 
-/// A golden of this image that can be copied: recorded, verified, standing.
-fn sibling<'a>(draft: &Draft<'a>, golden: &GoldenName) -> Option<(GoldenName, &'a ClaimView)> {
-    draft.observed.targets.iter().zip(&draft.status.targets).find_map(|(view, status)| {
-        let (uid, claim) = (status.claim_uid.as_ref()?, view.golden.claim.as_ref()?);
-        let name: GoldenName = status.golden.as_ref()?.parse().ok()?;
-        let stands = claim.uid == *uid && claim.bound && !claim.terminating && !claim.lost && status.started_time.is_none();
-        let volume = view.golden.volume.as_ref();
-        let is_whole = volume.is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating);
-        // What an adopted golden holds was never verified: no digest may vouch for a copy of it.
-        (stands && is_whole && name != *golden && status.adopted != Some(true)).then_some((name, claim))
-    })
-}
-
-/// Begins the golden, as far as class, bytes, size, modes, quota, time and turn allow.
-pub(super) fn start(
-    draft: &mut Draft<'_>,
-    target: &Target,
-    golden: &GoldenName,
-    class: Option<&ClassFound>,
-    view: &ObservedTarget,
-    status: &mut TargetStatus,
-) -> TargetState {
-    let Some(class) = class else { return TargetState::working(Reason::Resolving, "") };
-    // Chosen once: an attempt after the first keeps what the first one recorded.
-    let recorded_mode = status.volume_mode.as_ref().filter(|_| status.golden.is_some()).and_then(|mode| mode.parse().ok());
-    let stated_mode = target.volume_mode.or(recorded_mode);
-    let stated_access = if target.access_modes.is_empty() && recorded_mode.is_some() { &status.access_modes } else { &target.access_modes };
-    let modes = choose_modes(class.name.as_str(), stated_mode, stated_access, &class.properties);
-    let mode = modes.as_ref().map_or(VolumeMode::Block, |modes| modes.volume_mode);
-    let volume = Volume::new(class.name.as_str(), mode, &class.overheads, class.minimum);
-    let Some(Bytes { disk, artifact, size, copies }) = bytes(draft, target, golden, class, volume) else {
-        return TargetState::working(Reason::Fetching, "Waiting for the verified disk.").with_disk();
-    };
-    let needs_disk = copies.is_none();
-    let with_disk = |state: TargetState| TargetState { needs_disk, ..state };
-    let (Some(identity), false) = (draft.identity.clone(), draft.image.suspend) else {
-        return TargetState::working(Reason::Suspended, "The image is suspended.");
-    };
-    let size = match size {
-        Ok(size) => size,
-        Err(error) => return TargetState::trouble(Reason::SizeTooSmall, format!("The {error}.")),
-    };
-    let Modes { volume_mode, access_modes } = match modes {
-        Ok(modes) => modes,
-        Err(error) => return TargetState::trouble(Reason::ModesUnknown, error.to_string()),
-    };
-    let waiting_until = status.next_attempt_time.as_ref().and_then(|at| draft.not_before(at, draft.settings.backoff.1));
-    if let Some(at) = waiting_until {
-        draft.wake_at(at);
-        return with_disk(failed_before(status, draft.settings.import_attempts));
-    }
-    // Seen before it is begun, it costs no attempt and no turn; CDI would end in the same quota half-way.
-    if status.started_time.is_none() {
-        let scratch_class = copies.is_none().then_some(class.scratch_class.as_str());
-        let need = Need { class: class.name.as_str(), scratch_class, claim: volume.requested(size, Shape::Storage) };
-        if let Some(shortage) = shortage(need, &view.quotas) {
-            return with_disk(TargetState::trouble(Reason::QuotaExceeded, shortage));
-        }
-    }
-    draft.wants.imports += 1;
-    draft.wants.import_failures = draft.wants.import_failures.max(status.attempts);
-    if draft.observed.permits.imports < draft.wants.imports {
-        return with_disk(TargetState::working(Reason::Queued, "Waiting for a turn: other images are being imported."));
-    }
-    // Killed between this status and the DataVolume, the same attempt goes on.
-    if status.started_time.is_none() {
-        status.attempts = status.attempts.saturating_add(1);
-        status.started_time = Some(draft.now());
-        status.progress_time = Some(draft.now());
-    }
-    status.next_attempt_time = None;
-    status.progress_percent = Some(0);
-    status.golden = Some(golden.to_string());
-    status.storage_class_name = Some(class.name.to_string());
-    status.size = Some(size.to_string());
-    status.volume_mode = Some(volume_mode.to_string());
-    status.access_modes.clone_from(&access_modes);
-    let state = match &copies {
-        None => {
-            serve(draft, golden, view, disk, true);
-            draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark: (status.attempts, 0, 0) });
-            TargetState::working(Reason::Importing, "The import begins.")
-        }
-        Some(source) => TargetState::working(Reason::Copying, format!("The copy from the golden {source} begins.")),
-    };
-    draft.after.push(Action::CreateVolume(Box::new(ImportOrder {
-        golden: golden.clone(),
-        disk,
-        copies,
-        class: class.name.clone(),
-        size,
-        volume_mode,
-        access_modes,
-        identity,
-        schematic_id: draft.schematic_id.clone(),
-        artifact,
-        defaults: draft.status.defaults.as_ref().map(VirtualMachineDefaultsSpec::facts).unwrap_or_default(),
-    })));
-    let Some((reason, message)) = view.golden.refused.clone() else { return with_disk(state) };
-    // Asked again until the deadline, which ends the attempt as it ends one that CDI makes nothing of.
-    let deadline = after(status.started_time.as_ref().map_or(draft.now, |at| at.0), draft.settings.import_deadline);
-    if draft.now >= deadline {
-        draft.after.retain(|action| action.golden() != Some(golden));
-        return with_disk(fail(draft, status, reason, message));
-    }
-    draft.wake_at(deadline);
-    with_disk(TargetState::trouble(reason, message))
-}
-
-/// What a golden is made from.
-struct Bytes {
-    disk: Digest,
-    artifact: Option<Digest>,
-    /// The size to ask for.
-    size: Result<DiskSize, SizeTooSmall>,
-    /// The golden to copy; else the spool has the disk.
-    copies: Option<GoldenName>,
-}
-
-/// What the golden is made from; `None` where the disk must be fetched.
-///
-/// A target added after the artifact has left the spool is copied from a golden of the same image in another class: the same
-/// bytes, without upstream, which may not even serve them any more. Where a stated size is too small for such a copy (the
-/// other golden may be larger than the disk), the disk is fetched again.
-fn bytes(draft: &Draft<'_>, target: &Target, golden: &GoldenName, class: &ClassFound, volume: Volume) -> Option<Bytes> {
-    if let Some((disk, virtual_size)) = spooled_disk(draft) {
-        let artifact = draft.observed.spooled.as_ref().map(|spooled| spooled.artifact_digest);
-        return Some(Bytes { disk, artifact, size: golden_size(virtual_size, target.size, class.minimum), copies: None });
-    }
-    let known = draft.status.disk.as_ref()?;
-    let (disk, virtual_size) = (known.digest.parse().ok()?, known.virtual_size.parse().ok()?);
-    let (name, claim) = sibling(draft, golden)?;
-    let source = (claim.volume_mode.as_deref().and_then(VolumeMode::parse).unwrap_or(VolumeMode::Filesystem), claim.request?);
-    let size = match golden_size(virtual_size, target.size, class.minimum) {
-        Ok(wanted) => Ok(copy_size(wanted, target.size.is_some(), volume, source)?),
-        Err(error) => Err(error),
-    };
-    let artifact = draft.status.artifact.as_ref().and_then(|artifact| artifact.digest.parse().ok());
-    Some(Bytes { disk, artifact, size, copies: Some(name) })
-}
-
-fn failed_before(status: &TargetStatus, limit: i32) -> TargetState {
+pub(super) fn failed_before(status: &TargetStatus, limit: i32) -> TargetState {
     let (reason, message) = status.last_failure.as_ref().map_or((Reason::ImportFailed, String::new()), |failure| {
         (failure.reason.parse().unwrap_or(Reason::ImportFailed), failure.message.clone())
     });
@@ -190,7 +37,7 @@ fn failed_before(status: &TargetStatus, limit: i32) -> TargetState {
     state
 }
 
-fn serve(draft: &mut Draft<'_>, golden: &GoldenName, view: &ObservedTarget, disk: Digest, ready: bool) {
+pub(super) fn serve(draft: &mut Draft<'_>, golden: &GoldenName, view: &ObservedTarget, disk: Digest, ready: bool) {
     if view.golden.grant != (GrantView::Serving { disk, ready }) {
         draft.after.push(Action::Serve { golden: golden.clone(), disk, ready });
     }
@@ -326,6 +173,19 @@ pub(super) fn running(
     }
 }
 
+/// For how long a running import had made no progress already when this process first saw it, by what is on record: a daemon that
+/// is started again and again must not keep a stuck import alive.
+///
+/// At most half the deadline: while nobody served the disk the import could not move, and an importer that crashed meanwhile may
+/// be started again only minutes later. A record of the future is of a clock that was ahead.
+pub fn stood_still(status: &TargetStatus, volume: &DataVolumeView, deadline: Duration, now: Timestamp) -> Duration {
+    let recorded = [&status.progress_time, &status.started_time].into_iter().flatten().map(|at| at.0).chain(volume.created).max();
+    match (volume.created, recorded) {
+        (Some(_), Some(since)) if since <= now => now.duration_since(since).unsigned_abs().min(deadline / 2),
+        _ => Duration::ZERO,
+    }
+}
+
 /// A crash-looping importer says why it failed only until its next start (`reference/cdi.md`, trap 1): what was told stays until
 /// the import gets further.
 fn told_before(status: &TargetStatus, volume: &DataVolumeView, view: &ObservedTarget) -> Option<(Reason, String)> {
@@ -362,7 +222,7 @@ fn give_up(
 }
 
 /// Puts a failed attempt on record, and when the next one may begin.
-fn fail(draft: &mut Draft<'_>, status: &mut TargetStatus, reason: Reason, message: String) -> TargetState {
+pub(super) fn fail(draft: &mut Draft<'_>, status: &mut TargetStatus, reason: Reason, message: String) -> TargetState {
     let now = draft.now();
     let spent = status.attempts >= draft.settings.import_attempts;
     let delay = if spent { draft.settings.not_found_interval } else { backoff(draft, status.attempts) };
@@ -436,4 +296,38 @@ pub(super) fn succeeded(
         draft.after.push(Action::Refuse { golden: golden.clone(), disk });
     }
     TargetState::ready()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::golden::tests::now;
+
+    /// Minutes ago; a negative number lies ahead.
+    #[rstest]
+    #[case::stuck_since_long(Some(60), Some(60), Some(60), 7)]
+    #[case::moved_lately(Some(3), Some(60), Some(60), 3)]
+    #[case::begun_lately(None, Some(2), Some(2), 2)]
+    #[case::another_volume_for_the_same_attempt(Some(60), Some(60), Some(1), 1)]
+    #[case::not_seen_yet(Some(60), Some(60), None, 0)]
+    #[case::a_clock_that_was_ahead(Some(-120), Some(60), Some(60), 0)]
+    #[case::a_lost_status(None, None, Some(4), 4)]
+    fn r10_a_restart_begins_no_clock_anew(
+        #[case] progress: Option<i64>,
+        #[case] started: Option<i64>,
+        #[case] created: Option<i64>,
+        #[case] minutes: u64,
+    ) {
+        let ago = |minutes: Option<i64>| minutes.map(|minutes| Timestamp::from_second(now().as_second() - 60 * minutes).expect("time"));
+        let status = TargetStatus {
+            progress_time: ago(progress).map(whole_seconds),
+            started_time: ago(started).map(whole_seconds),
+            ..TargetStatus::default()
+        };
+        let volume = DataVolumeView { created: ago(created), ..DataVolumeView::default() };
+        let stood = stood_still(&status, &volume, Duration::from_secs(14 * 60), now());
+        assert_eq!(stood, Duration::from_secs(60 * minutes));
+    }
 }

@@ -135,8 +135,10 @@ pub struct Owner<'a> {
     pub uid: &'a str,
 }
 
-const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-const MANAGER: &str = "golden-catalog";
+/// Kubernetes' label for the program that keeps an object.
+pub(super) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Its value on what this daemon made.
+pub(super) const MANAGER: &str = "golden-catalog";
 const HEADER: &str = "authorization";
 
 fn owner_reference(image: Owner<'_>) -> Value {

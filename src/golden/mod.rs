@@ -7,12 +7,16 @@ mod adopt;
 mod decide;
 mod fetch;
 mod import;
+mod left;
 pub mod manifest;
 pub mod observe;
 mod observed;
 mod pacer;
 mod queue;
+#[cfg(test)]
+mod refused_tests;
 mod retire;
+mod start;
 #[cfg(test)]
 mod storage_tests;
 mod summary;
@@ -23,6 +27,8 @@ mod usage;
 
 pub use adopt::{Asked, marks_of as adopted_marks, stranger, wanted};
 pub use decide::{Action, Decision, ImportOrder, Note, Wants, decide};
+pub use import::stood_still;
+pub use left::unfinished_of;
 pub use observed::{
     ClaimView, ClassChoice, ClassFound, CredentialsView, DataVolumeView, FetchView, GoldenView, GrantView, Metadata, Observed,
     ObservedTarget, Permits, Reference, Settings, SpooledView, UpstreamView,

@@ -203,6 +203,7 @@ fn volume_view(volume: &DataVolume, image: &ImageName, identity: Option<&str>) -
         disk_digest: volume.annotations().get(marks::DISK_DIGEST).cloned(),
         path: path.filter(|path| path.starts_with(crate::spool::Address::PREFIX)),
         terminating: volume.metadata.deletion_timestamp.is_some(),
+        created: volume.creation_timestamp().map(|at| at.0),
         percent: status.progress.as_deref().and_then(percent),
         restarts: status.restart_count.unwrap_or(0),
         bound: condition("Bound"),

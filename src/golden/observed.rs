@@ -86,6 +86,8 @@ pub struct Observed {
     pub permits: Permits,
     /// Whether its goldens are to go (R23).
     pub retirement: super::Retirement,
+    /// Why the API server, when last asked, did not take a write on the object itself (R10).
+    pub refused: Option<(Reason, String)>,
 }
 
 /// The object's own data.
@@ -252,7 +254,7 @@ pub struct GoldenView {
     pub grant: GrantView,
     /// The path at which the spool serves the disk that the DataVolume was made for.
     pub path: Option<String>,
-    /// When this process last saw the import move.
+    /// When the import last moved, by this process's clock; time that passed before it is in it as far as that is on record.
     pub moved: Option<Timestamp>,
     /// The attempt, restart count and stretch without a move for which the header Secret was last written by this process.
     pub headers_written: Option<(i32, i64, u64)>,
@@ -260,6 +262,8 @@ pub struct GoldenView {
     pub trouble: Option<(Reason, String)>,
     /// Why the API server, when last asked, did not take an object that this golden needs (R10).
     pub refused: Option<(Reason, String)>,
+    /// Why the API server, when last asked, did not let the header Secret go.
+    pub undeleted: Option<(Reason, String)>,
 }
 
 /// A DataVolume.
@@ -279,6 +283,8 @@ pub struct DataVolumeView {
     pub path: Option<String>,
     /// Whether it is being deleted.
     pub terminating: bool,
+    /// When it was created; `None` where only our own write says that it is there.
+    pub created: Option<Timestamp>,
     /// CDI's phase.
     pub phase: String,
     /// Percent.

@@ -3,13 +3,14 @@
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
 use super::{
-    Action, Decision, FetchView, Observed, Wants,
-    decide::{after, listing_condition, whole_seconds},
-    summary::notes,
+    Action, DataVolumeView, Decision, FetchView, Observed, Wants,
+    decide::{after, listing_condition, refused_condition, whole_seconds},
+    summary::{notes, with_remedy},
     usage,
 };
 use crate::{
-    api::{ConditionSet, ConditionType, find_condition},
+    api::{ConditionSet, ConditionType, TargetStatus, find_condition},
+    model::GoldenName,
     rules::Reason,
 };
 
@@ -45,18 +46,34 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
     if matches!(observed.fetch, FetchView::Running { .. }) {
         after_status.push(Action::CancelFetch);
     }
+    // What failed before is nobody's trouble any more, and nothing is tried again.
+    status.fetch = None;
+    for target in &mut status.targets {
+        (target.last_failure, target.next_attempt_time) = (None, None);
+    }
+    let half_made: Vec<_> = observed.targets.iter().filter_map(|target| unfinished(observed, target)).collect();
     if retirement.blockers.is_none() {
-        after_status.extend(observed.targets.iter().flat_map(|target| give_up(observed, target)));
+        after_status.extend(half_made.iter().flat_map(|(golden, volume)| {
+            // An import that has not ended holds nothing that anybody could lose.
+            let delete = Action::DeleteVolume { golden: (*golden).clone(), uid: volume.uid.clone() };
+            [delete, Action::DeleteHeaders { golden: (*golden).clone() }]
+        }));
     }
     let mut set = ConditionSet::new(&observed.status.conditions, observed.metadata.generation, whole_seconds(now));
     for kind in [ConditionType::Accepted, ConditionType::Resolved, ConditionType::Verified] {
-        keep(&mut set, find_condition(&observed.status.conditions, kind), kind);
+        let known = find_condition(&observed.status.conditions, kind);
+        keep(&mut set, known.filter(|known| kind == ConditionType::Accepted || known.status != "False"), kind);
     }
     let message = match (&retirement.blockers, retirement.is_left) {
         (_, false) => "The goldens are gone. Set `spec.retire: false` to have them made anew.".to_owned(),
         (None, true) => "Nothing is seen to need the goldens; they go when that is certain.".to_owned(),
         (Some(blockers), true) => {
-            format!("No new pools are let in. The goldens go by themselves when nothing needs them any more: {blockers}.")
+            let waiting: Vec<_> = half_made.iter().map(|(golden, _)| golden.as_str()).collect();
+            let unfinished = match waiting[..] {
+                [] => String::new(),
+                _ => format!(" Not made yet, and no longer seen to: {}; given up when nothing waits for it.", waiting.join(", ")),
+            };
+            format!("No new pools are let in. The goldens go by themselves when nothing needs them any more: {blockers}.{unfinished}")
         }
     };
     let reason = if retirement.is_left { Reason::Retiring } else { Reason::Retired };
@@ -72,6 +89,9 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
     if let Some((kind, reason, message)) = listing_condition(&observed.listing) {
         set.set(kind, Some(true), reason, message);
     }
+    if let Some((kind, reason, message)) = refused_condition(observed) {
+        set.set(kind, Some(true), reason, with_remedy(&message, reason));
+    }
     usage::tell(&mut set, &mut status, &observed.status, &observed.usage, now);
     status.conditions = set.finish();
     Some(Decision {
@@ -84,17 +104,15 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
     })
 }
 
-/// An import that has not ended holds nothing that anybody could lose.
-fn give_up(observed: &Observed, target: &super::ObservedTarget) -> Vec<Action> {
-    let Some(golden) = &target.name else { return Vec::new() };
-    let is_recorded =
-        observed.status.targets.iter().any(|known| known.golden.as_deref() == Some(golden.as_str()) && known.claim_uid.is_some());
-    match &target.golden.volume {
-        Some(volume) if volume.ours && !volume.terminating && volume.phase != "Succeeded" && !is_recorded => {
-            vec![Action::DeleteVolume { golden: golden.clone(), uid: volume.uid.clone() }, Action::DeleteHeaders { golden: golden.clone() }]
-        }
-        _ => Vec::new(),
-    }
+/// The target's DataVolume, where its import has not ended. What was Ready once goes by the fence and by nothing else.
+fn unfinished<'a>(observed: &Observed, target: &'a super::ObservedTarget) -> Option<(&'a GoldenName, &'a DataVolumeView)> {
+    let (golden, volume) = (target.name.as_ref()?, target.golden.volume.as_ref()?);
+    // A golden that is being made anew has the UID of the former one on record still.
+    let is_made = |known: &TargetStatus| {
+        known.golden.as_deref() == Some(golden.as_str()) && known.claim_uid.is_some() && known.started_time.is_none()
+    };
+    let is_held = volume.phase == "Succeeded" || observed.status.targets.iter().any(is_made);
+    (volume.ours && !volume.terminating && !is_held).then_some((golden, volume))
 }
 
 fn keep(set: &mut ConditionSet<'_>, condition: Option<&Condition>, kind: ConditionType) {
@@ -120,6 +138,99 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::golden::{
+        ClaimView,
+        tests::{claim, http, made, ready, reason, run, spooled, volume},
+    };
+
+    fn retired(mut observed: Observed) -> Observed {
+        let is_left = observed.targets.iter().any(|target| target.golden.volume.is_some() || target.golden.claim.is_some());
+        observed.retirement = Retirement { is_wanted: true, is_left, ..Retirement::default() };
+        observed
+    }
+
+    /// An import under way.
+    fn importing() -> Observed {
+        let mut observed = http();
+        observed.spooled = Some(spooled());
+        observed.status = run(&observed).status;
+        observed.targets[0].name = Some("vm-default-images-a".parse().expect("name"));
+        observed.targets[0].golden.volume = Some(volume("ImportInProgress"));
+        observed
+    }
+
+    fn gives_up(decision: &Decision) -> bool {
+        decision.after.iter().any(|action| matches!(action, Action::DeleteVolume { uid, .. } if uid == "dv"))
+    }
+
+    /// What failed before is nobody's trouble any more: metrics and alerts follow the status.
+    #[test]
+    fn r23_a_retired_image_tells_of_no_failure() {
+        let mut failing = http();
+        failing.status = run(&failing).status;
+        failing.fetch = FetchView::Failed { reason: Reason::NotFound, message: "404".into(), retry_after: None };
+        failing.status = run(&failing).status;
+        assert!(failing.status.fetch.as_ref().is_some_and(|fetch| fetch.last_failure.is_some()));
+        let decision = run(&retired(failing));
+        assert_eq!((reason(&decision).as_str(), &decision.status.fetch), ("Retired", &None));
+
+        let mut refused = http();
+        refused.status = run(&refused).status;
+        refused.fetch = FetchView::Failed { reason: Reason::Corrupt, message: "cut off".into(), retry_after: None };
+        refused.status = run(&refused).status;
+        let verified = |status: &crate::api::GoldenImageStatus| {
+            find_condition(&status.conditions, ConditionType::Verified).is_some_and(|verified| verified.status == "False")
+        };
+        assert!(verified(&refused.status) && !verified(&run(&retired(refused.clone())).status));
+
+        let mut stuck = importing();
+        let late = crate::golden::decide(&stuck, &crate::golden::Settings::default(), crate::golden::tests::later(16 * 60));
+        stuck.status = late.status;
+        assert!(stuck.status.targets[0].last_failure.is_some());
+        let decision = run(&retired(stuck));
+        let target = &decision.status.targets[0];
+        assert_eq!((&target.last_failure, &target.next_attempt_time), (&None, &None));
+    }
+
+    #[test]
+    fn r23_an_unfinished_import_is_told_with_who_waits_for_it_and_given_up_when_they_go() {
+        let mut observed = retired(importing());
+        observed.retirement.blockers = Some("tenant-a/KubernetesNodes/demo-md0".into());
+        let waiting = run(&observed);
+        let (_, reason, message) = ready(&waiting);
+        assert_eq!(reason, "Retiring");
+        for text in ["tenant-a/KubernetesNodes/demo-md0", "Not made yet, and no longer seen to: vm-default-images-a"] {
+            assert!(message.contains(text), "{message}");
+        }
+        assert!(!gives_up(&waiting) && waiting.wake.is_some(), "looked at again: {waiting:?}");
+        observed.status = waiting.status;
+        observed.retirement.blockers = None;
+        let free = run(&observed);
+        assert!(gives_up(&free) && free.after.iter().any(|action| matches!(action, Action::DeleteHeaders { .. })), "{free:?}");
+    }
+
+    /// What is finished, or was Ready once, goes by the fence and by nothing else.
+    #[test]
+    fn r23_only_what_was_never_finished_is_given_up() {
+        let mut finished = retired(importing());
+        finished.targets[0].golden.volume = Some(volume("Succeeded"));
+        finished.targets[0].golden.claim = Some(claim());
+        assert!(!gives_up(&run(&finished)), "not even recorded yet");
+        let mut strange = retired(made());
+        strange.targets[0].name = Some("vm-default-images-a".parse().expect("name"));
+        strange.targets[0].golden.volume = Some(volume("ImportInProgress"));
+        assert!(!gives_up(&run(&strange)), "CDI says so of a golden that was Ready");
+
+        // Made anew after it was deleted: the former one's UID is on record, and this import is unfinished all the same.
+        let mut anew = made();
+        anew.targets[0].golden = crate::golden::GoldenView::default();
+        anew.status = run(&anew).status;
+        assert!(anew.status.targets[0].claim_uid.is_some() && anew.status.targets[0].started_time.is_some());
+        anew.targets[0].name = Some("vm-default-images-a".parse().expect("name"));
+        anew.targets[0].golden.volume = Some(volume("ImportInProgress"));
+        anew.targets[0].golden.claim = Some(ClaimView { uid: "new".into(), bound: false, ..claim() });
+        assert!(gives_up(&run(&retired(anew))));
+    }
 
     #[rstest]
     #[case::retain(false, false, false, true, None)]

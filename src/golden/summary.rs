@@ -4,7 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     Action, Decision, Note, Observed, UpstreamView, Wants,
-    decide::{Draft, after, listing_condition, whole_seconds},
+    decide::{Draft, after, listing_condition, refused_condition, whole_seconds},
     fetch::FetchState,
     target::TargetState,
     usage,
@@ -33,6 +33,9 @@ pub(super) fn not_accepted(observed: &Observed, now: Timestamp, reason: Reason, 
     if let Some((kind, reason, message)) = listing_condition(&observed.listing) {
         set.set(kind, Some(true), reason, message);
     }
+    if let Some((kind, reason, message)) = refused_condition(observed) {
+        set.set(kind, Some(true), reason, with_remedy(&message, reason));
+    }
     usage::tell(&mut set, &mut status, &observed.status, &observed.usage, now);
     status.conditions = set.finish();
     let running = matches!(observed.fetch, super::FetchView::Running { .. });
@@ -47,7 +50,7 @@ pub(super) fn not_accepted(observed: &Observed, now: Timestamp, reason: Reason, 
 }
 
 /// The message with the reason's remedy as its last sentence.
-fn with_remedy(message: &str, reason: Reason) -> String {
+pub(super) fn with_remedy(message: &str, reason: Reason) -> String {
     let message = message.trim();
     let stop = if message.is_empty() || message.ends_with(['.', '!', '?', '…']) { "" } else { "." };
     match reason.remedy() {
@@ -110,7 +113,7 @@ pub(super) fn finish(mut draft: Draft<'_>, states: &[TargetState], fetch: &Fetch
     }
     let available = worst.as_ref().filter(|_| !any).map_or(Reason::Ready, |headline| headline.reason);
     set.set(ConditionType::Available, Some(any), available, "");
-    for (kind, reason, message) in joined(states) {
+    for (kind, reason, message) in joined(states, refused_condition(draft.observed)) {
         set.set(kind, Some(true), reason, with_remedy(&message, reason));
     }
     if let Some((kind, reason, message)) = listing_condition(&draft.observed.listing) {
@@ -129,9 +132,9 @@ pub(super) fn finish(mut draft: Draft<'_>, states: &[TargetState], fetch: &Fetch
     }
 }
 
-/// The targets' remarks, those of one kind in one text.
-fn joined(states: &[TargetState]) -> Vec<(ConditionType, Reason, String)> {
-    let mut joined: Vec<(ConditionType, Reason, String)> = Vec::new();
+/// The remarks on the image itself and on its targets, those of one kind in one text.
+fn joined(states: &[TargetState], own: Option<(ConditionType, Reason, String)>) -> Vec<(ConditionType, Reason, String)> {
+    let mut joined: Vec<(ConditionType, Reason, String)> = own.into_iter().collect();
     for (kind, reason, message) in states.iter().flat_map(|state| &state.remarks) {
         match joined.iter_mut().find(|(known, ..)| known == kind) {
             Some((.., text)) => *text = format!("{text} {message}"),
@@ -285,6 +288,7 @@ pub(super) fn notes(old: &GoldenImageStatus, new: &GoldenImageStatus) -> Vec<Not
         ConditionType::CloneLimited,
         ConditionType::ProfileChanged,
         ConditionType::Retiring,
+        ConditionType::WriteRefused,
     ] {
         if let Some(condition) = find_condition(&new.conditions, kind).filter(|_| find_condition(&old.conditions, kind).is_none())
             && let Ok(reason) = condition.reason.parse()

@@ -3,10 +3,11 @@
 use super::{
     Action, ClassChoice, ClassFound, GrantView, ObservedTarget, adopt,
     decide::Draft,
-    import::{name_for, running, start, succeeded},
+    import::{running, succeeded},
+    start::{name_for, start},
 };
 use crate::{
-    api::{ConditionType, TargetStatus},
+    api::{ConditionType, TargetStatus, is_true},
     model::{GoldenName, Target},
     rules::{
         Reason,
@@ -134,6 +135,11 @@ fn remarks(target: &Target, view: &ObservedTarget, status: &TargetStatus, is_rea
             remark(ConditionType::ProfileChanged, Reason::ProfileChanged, change);
         }
     }
+    // Until the golden is made this is what keeps it from being made, and stands in `Ready`.
+    let refused = view.golden.undeleted.as_ref().or(view.golden.refused.as_ref());
+    if let Some((reason, message)) = refused.filter(|_| is_ready) {
+        remark(ConditionType::WriteRefused, *reason, message.trim_end_matches('.').to_owned());
+    }
     // While it is being filled, CDI's own pods may hold it.
     if let Some(pods) = view.golden.in_use.clone().filter(|_| is_ready) {
         remark(ConditionType::InUseByPod, Reason::InUseByPod, pods);
@@ -180,6 +186,10 @@ fn made(draft: &mut Draft<'_>, golden: &GoldenName, uid: String, view: &Observed
         return Some(TargetState::trouble(Reason::ImportFailed, message));
     }
     status.progress_percent = None;
+    // Perhaps refused when the import was over: then the header Secret is there still, and only this condition says so.
+    if is_true(&status.conditions, ConditionType::WriteRefused) {
+        draft.before.push(Action::DeleteHeaders { golden: golden.clone() });
+    }
     let disk = draft.status.disk.as_ref().and_then(|disk| disk.digest.parse().ok());
     if let Some(disk) = disk.filter(|_| view.golden.grant != GrantView::Refused) {
         draft.after.push(Action::Refuse { golden: golden.clone(), disk });

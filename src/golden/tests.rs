@@ -64,6 +64,7 @@ pub(super) fn observed(spec: Value) -> Observed {
         ],
         usage: UsageView::NotCounted,
         retirement: Retirement::default(),
+        refused: None,
         permits: Permits { fetch: true, imports: 8 },
     }
 }

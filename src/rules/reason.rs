@@ -162,8 +162,8 @@ reasons! {
     CDINotFound { terminal: false, remedy: "Install CDI; the import then starts by itself." }
     /// CDI lacks a field that the import needs.
     CDIUnsupported { terminal: false, remedy: "Upgrade CDI to v1.50 or newer; the import then goes on by itself." }
-    /// A policy, a webhook, missing rights or the like refuse an object that the import needs.
-    CreateRefused { terminal: false, remedy: "Allow what the message names; the import goes on by itself once it is allowed." }
+    /// A policy, a webhook, missing rights or the like refuse a write that the image needs.
+    CreateRefused { terminal: false, remedy: "Allow what the message names; it is tried again and goes on by itself once it is allowed." }
     /// CDI refused or lost the DataVolume, or its import keeps failing.
     ImportFailed { terminal: false, remedy: "See the message; the import is retried." }
     /// The import has made no progress for its deadline.
@@ -198,6 +198,8 @@ reasons! {
     Retiring { terminal: false, remedy: "Move what needs it to another image; it goes by itself then. `golden-catalog consumers` shows who needs it." }
     /// The goldens were retired and are gone (R23).
     Retired { terminal: false, remedy: "Set `spec.retire: false` to have it made anew." }
+    /// An import was ended because its GoldenImage was deleted in the middle of it (R24).
+    ImageGone { terminal: false, remedy: "Create the GoldenImage again to have it imported." }
     /// The default StorageClass is another one than when the golden was made.
     DefaultClassDrift { terminal: false, remedy: "Nothing changes for this golden; add a target for the new class if pools need it." }
     /// Clones in the StorageClass are slow, limited or impossible.

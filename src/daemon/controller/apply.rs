@@ -16,8 +16,64 @@ use crate::{
     run::events::{self, Severity},
 };
 
+/// How what comes before the status ended.
+pub(super) enum Before {
+    /// Everything was asked for; the first refusal, if there was one.
+    Done(Option<ActError>),
+    /// The object is gone with our finalizer, as it should be: nothing is left to write.
+    Gone,
+}
+
 impl Term {
-    /// Does what was decided. Gives whether anything was done.
+    /// Does what comes before the status. A refusal is remembered for the next decision and stops nothing else; where the API
+    /// server did not do it for a reason that passes by itself, nothing may be put on record yet.
+    pub(super) async fn before(
+        &self,
+        object: &GoldenImage,
+        uid: &str,
+        observed: &Observed,
+        decision: &Decision,
+    ) -> Result<Before, ActError> {
+        let mut refused = None;
+        for action in &decision.before {
+            let outcome = match action {
+                Action::Finalizer(wanted) => match self.hands.set_finalizer(object, *wanted).await {
+                    Ok(Some(_)) => Ok(()),
+                    Ok(None) => return Ok(Before::Gone),
+                    Err(error) => Err(error),
+                },
+                _ => self.act(object, uid, observed, &decision.status, action).await,
+            };
+            note_outcome(&self.memory, uid, action, &outcome);
+            match outcome {
+                Ok(()) => {}
+                Err(error) if error.refusal().is_some() => {
+                    refused.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Before::Done(refused))
+    }
+
+    /// Brings what was refused up to date. Gives whether that is another answer than the decision was made with.
+    pub(super) fn recall_refusals(&self, uid: &str, observed: &mut Observed) -> bool {
+        self.memory.with(uid, |memory| {
+            let mut changed = observed.refused != memory.refused;
+            observed.refused.clone_from(&memory.refused);
+            for target in &mut observed.targets {
+                let Some(name) = &target.name else { continue };
+                let known = memory.golden(name);
+                let view = &mut target.golden;
+                changed |= (&view.refused, &view.undeleted) != (&known.refused, &known.undeleted);
+                view.refused.clone_from(&known.refused);
+                view.undeleted.clone_from(&known.undeleted);
+            }
+            changed
+        })
+    }
+
+    /// Does what was decided, from the status on. Gives whether anything was done.
     pub(super) async fn apply(
         &self,
         object: &GoldenImage,
@@ -26,18 +82,18 @@ impl Term {
         decision: Decision,
     ) -> Result<Option<()>, ActError> {
         let name = &observed.metadata.name;
-        let mut did = None;
-        for action in &decision.before {
-            self.act(object, uid, observed, &decision.status, action).await?;
-            did = Some(());
-        }
+        let mut did = (!decision.before.is_empty()).then_some(());
         if decision.status.targets.iter().all(|target| target.claim_uid.is_some() && target.started_time.is_none()) {
             // Every golden is made: the disk may be evicted when room is needed.
             self.memory.with(uid, |image| image.disk = None);
         }
         if decision.status != observed.status {
-            let written = self.hands.write_status(object, &decision.status).await?;
-            self.memory.with(uid, |image| image.wrote(written));
+            match self.hands.write_status(object, &decision.status).await {
+                Ok(written) => self.memory.with(uid, |image| image.wrote(written)),
+                // Deleted meanwhile: the watch will tell, and there is nobody to tell anything of.
+                Err(error) if error.is_gone() => return Ok(did),
+                Err(error) => return Err(error),
+            }
             did = Some(());
         }
         // One golden that storage or a policy refuses does not keep the image's others waiting.
@@ -48,9 +104,7 @@ impl Term {
                 continue;
             }
             let outcome = self.act(object, uid, observed, &decision.status, action).await;
-            if let Some(golden) = golden {
-                note_outcome(&self.memory, uid, golden, &outcome);
-            }
+            note_outcome(&self.memory, uid, action, &outcome);
             match outcome {
                 Ok(()) => did = Some(()),
                 Err(error) if error.is_lost() => return Err(error),
@@ -83,9 +137,6 @@ impl Term {
         status: &GoldenImageStatus,
         action: &Action,
     ) -> Result<(), ActError> {
-        if let Action::Finalizer(wanted) = action {
-            return self.hands.set_finalizer(object, *wanted).await;
-        }
         let Ok(image) = &observed.image else { return Ok(()) };
         let (hands, memory) = (&self.hands, &self.memory);
         let owner = Owner { name: image.name.as_str(), uid };

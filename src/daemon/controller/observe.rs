@@ -1,6 +1,6 @@
 //! What is there: from stores, spool and jobs to the data that a decision is made from.
 
-use std::sync::PoisonError;
+use std::{collections::BTreeSet, sync::PoisonError};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -10,7 +10,7 @@ use crate::{
     api::{DeletionPolicy, GoldenImage, GoldenImageStatus, parse_image},
     catalog::Listing,
     golden::{self, CredentialsView, Metadata, Observed, Permits, Reference, Retirement, SpooledView, manifest::FINALIZER, observe},
-    model::{Digest, DiskSize, Identity, Image},
+    model::{Digest, DiskSize, GoldenName, Identity, Image},
     rules::{ImporterFacts, Reason, marks},
     spool::{Grant, Record, Verified},
     world::ledger::{GoldenKey, Storage},
@@ -64,6 +64,7 @@ impl Term {
             usage: self.shared.usage.view(&self.shared, object),
             permits: Permits::default(),
             retirement: self.retirement(object, &targets),
+            refused: self.memory.with(uid, |image| image.refused.clone()),
             image: parsed,
             status,
             targets,
@@ -111,7 +112,11 @@ impl Term {
         let identity: Option<Identity> = status.identity.as_ref().and_then(|identity| identity.parse().ok());
         let ledger = self.shared.consumers.read();
         let mut blockers = Vec::new();
-        for golden in status.targets.iter().filter_map(|target| target.golden.as_deref()) {
+        // By record, and what stands there when the record was lost.
+        let recorded = status.targets.iter().filter_map(|target| target.golden.as_deref());
+        let standing = targets.iter().filter(|target| is_made(target)).filter_map(|target| target.name.as_ref()).map(GoldenName::as_str);
+        let names: BTreeSet<&str> = recorded.chain(standing).collect();
+        for golden in names {
             let claim = cluster.claims.get(catalog, golden).is_some_and(|claim| is_ours(claim.labels()));
             let volume = cluster.volumes.get(catalog, golden).is_some_and(|volume| is_ours(volume.labels()));
             if !claim && !volume {
@@ -162,11 +167,15 @@ impl Term {
             target.golden.grant = memory.grant.clone();
             target.golden.headers_written = memory.headers_written;
             target.golden.refused = memory.refused.clone();
+            target.golden.undeleted = memory.undeleted.clone();
             target.golden.volume = memory.overlay(shown);
             if let Some(volume) = target.golden.volume.as_ref().filter(|volume| volume.phase != "Succeeded") {
                 // A crash-looping importer that downloads the disk again and again does not move.
                 let percent = volume.percent.unwrap_or(0);
-                target.golden.moved = Some(memory.moved(&volume.uid, percent, now));
+                let known = status.targets.iter().find(|entry| entry.golden.as_deref() == Some(golden.as_str()));
+                let deadline = self.shared.settings.import_deadline;
+                let stood = known.map(|known| golden::stood_still(known, volume, deadline, now)).unwrap_or_default();
+                target.golden.moved = Some(memory.moved(&volume.uid, percent, now, stood));
             }
         });
         let waiting = target.golden.volume.as_ref().is_some_and(|volume| volume.phase != "Succeeded") && !target.golden.importer.connected;
