@@ -5,7 +5,7 @@
 #   e2e/tools/test.sh NAME…          only these end-to-end tests ([[test]] in Cargo.toml), or `unit`
 #
 # Most of a test's time is waiting, and each test binary has its own control plane, ports and folders: so some run at once,
-# E2E_JOBS of them (else as many as there are cores, at most 4). [package.metadata.e2e] in Cargo.toml says which run alone.
+# E2E_JOBS of them (else one more than there are cores, at most 4). [package.metadata.e2e] in Cargo.toml says which run alone.
 #
 # Where the real schemas of other projects are at hand (../shared/crds, or the folder E2E_CRDS names), the tests that use
 # such schemas run on the trimmed and on the real ones; E2E_SCHEMAS=real or trimmed chooses one.
@@ -36,7 +36,7 @@ asks_for_schemas() {
   grep -rqs 'Flavor::chosen' "$source" "${source%.rs}" "${source%_test.rs}_tests" "$(dirname "$source")/$1"
 }
 
-places=${E2E_JOBS:-$(nproc)}
+places=${E2E_JOBS:-$(($(nproc) + 1))}
 [[ $places =~ ^[1-9][0-9]*$ ]] || { echo "E2E_JOBS is '$places': expected a number of test binaries" >&2; exit 64; }
 [ -n "${E2E_JOBS:-}" ] || [ "$places" -le 4 ] || places=4
 # One that is asked for by itself is watched as it runs.
@@ -71,7 +71,11 @@ run() { # how (step or beside), test
   done
 }
 
-step 'build' cargo test --no-run --lib --bins --tests
+# Only what is asked for: each test binary takes some seconds to build.
+targets=(--bins)
+wanted unit && targets+=(--lib)
+for name in $tests; do wanted "$name" && targets+=(--test "$name"); done
+step 'build' cargo test --no-run "${targets[@]}"
 if [ "$failed_steps" = 0 ]; then
   wanted unit && step 'unit tests' cargo test --lib --bins
   wanted unit && step 'documentation tests' cargo test --doc
