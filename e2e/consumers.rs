@@ -392,7 +392,9 @@ async fn r25_marks_are_written_restored_and_corrected(scene: &Scene<'_>) {
 async fn r15_the_class_of_a_pool_scaled_to_zero_is_on_record(scene: &Scene<'_>) {
     const TEMPLATE: (&str, &str) = ("infrastructure.cluster.x-k8s.io/v1alpha1", "KubevirtMachineTemplate");
     let recorded = |class: &'static str| {
-        move |template: &DynamicObject| template.annotations().get("kubernetes-worker-image.cozystack.io/storage-class").is_some_and(|found| found == class)
+        move |template: &DynamicObject| {
+            template.annotations().get("kubernetes-worker-image.cozystack.io/storage-class").is_some_and(|found| found == class)
+        }
     };
     for name in ["kubernetes-demo-md1-aaaaaa", "kubernetes-demo-md2-old"] {
         scene.annotations(TEMPLATE.0, TEMPLATE.1, name, "its class is on record", recorded("replicated")).await;
@@ -499,6 +501,12 @@ async fn a_clone_that_was_copied_is_counted_with_its_cause(scene: &Scene<'_>) {
 
 /// Nothing is kept but the objects: the next process finds all as it is, and has nothing to write.
 async fn a_restart_writes_nothing(scene: &Scene<'_>, daemon: harness::Daemon) -> harness::Daemon {
+    // What came last is marked by now too.
+    for name in ["held", "copied"] {
+        for (version, kind) in [(CDI, "DataVolume"), ("v1", "PersistentVolumeClaim")] {
+            scene.annotations(version, kind, name, "it is marked", |object| object.annotations().contains_key(GOLDEN_MARK)).await;
+        }
+    }
     scene.agreed().await;
     let before = scene.status().await;
     daemon.kill();

@@ -124,7 +124,8 @@ async fn an_image_retires_when_its_consumer_goes() {
     .await;
     let licensed = format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {}, labels: {{licensed: \"yes\"}}}}}}", &*tenant);
     cluster.apply(&licensed).await;
-    let made = create(&cluster, &tenant, &object(Form::Volume, "private", disk), true).await.unwrap_or_else(|told| panic!("{}", told.message));
+    let made =
+        create(&cluster, &tenant, &object(Form::Volume, "private", disk), true).await.unwrap_or_else(|told| panic!("{}", told.message));
     assert!(made.warnings.iter().any(|warning| warning.contains("is unmanaged")), "{:?}", made.warnings);
     let refused = volumes.delete("vm-default-images-noble", &DeleteParams::default()).await.expect_err("protected").to_string();
     assert!(refused.contains("golden-catalog retire vm-default-images-noble"), "{refused}");

@@ -121,7 +121,8 @@ async fn end(daemon: Daemon) {
 
 /// Two releases over the same goldens: one Lease, so one list at a time is worked on, and neither takes the other's images away. An entry moves from one list to the other and back.
 pub async fn two_releases_share_one_catalog(scene: &Scene<'_>, first: Daemon, before: &Goldens) -> Daemon {
-    let kept = |all: Goldens| -> Goldens { all.into_iter().filter(|(name, _)| name.ends_with("-hand") || name.ends_with("-noble")).collect() };
+    let kept =
+        |all: Goldens| -> Goldens { all.into_iter().filter(|(name, _)| name.ends_with("-hand") || name.ends_with("-noble")).collect() };
     let goldens = kept(before.clone());
     // `hand` is in both lists for a moment, as whoever moves an entry has it; `again` is the first's `noble`.
     let only = idle(scene, "only-second", "second.img");

@@ -109,7 +109,8 @@ impl Round<'_> {
 
         let mut writes: BTreeMap<(String, String), usize> = BTreeMap::new();
         for request in self.house.cluster.requests_since(audit).await {
-            let is_mark = request.is_write() && request.is_by(NAMESPACE, "golden-catalog-controller") && request.namespace == TENANT;
+            let is_disk = matches!(request.resource.as_str(), "datavolumes" | "persistentvolumeclaims") && request.namespace == TENANT;
+            let is_mark = is_disk && request.is_write() && request.is_by(NAMESPACE, "golden-catalog-controller");
             if is_mark && request.name.starts_with("old-") && request.code < 300 {
                 *writes.entry((request.resource, request.name)).or_default() += 1;
             }

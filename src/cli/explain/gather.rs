@@ -194,7 +194,8 @@ impl Objects {
     /// What the daemon told last of a disk whose clone does not move.
     pub(super) fn stuck(&self, disk: &ObjectMeta) -> Option<&str> {
         let about = |event: &&Event| event.regarding.as_ref().is_some_and(|regarding| regarding.uid.is_some() && regarding.uid == disk.uid);
-        let at = |event: &&Event| event.series.as_ref().map(|series| series.last_observed_time.clone()).or_else(|| event.event_time.clone());
+        let at =
+            |event: &&Event| event.series.as_ref().map(|series| series.last_observed_time.clone()).or_else(|| event.event_time.clone());
         self.events.iter().filter(about).max_by_key(at)?.note.as_deref()
     }
 

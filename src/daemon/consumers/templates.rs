@@ -74,7 +74,12 @@ impl Writer {
             Err(error) => {
                 self.shared.metrics.marked(MarkOutcome::Failed);
                 let UnrecordedTemplate { namespace, name, .. } = template;
-                tracing::warn!(namespace, name, error = api_error(&error), "a machine template's class cannot be recorded; tried again later");
+                tracing::warn!(
+                    namespace,
+                    name,
+                    error = api_error(&error),
+                    "a machine template's class cannot be recorded; tried again later"
+                );
                 self.remember(todo, SETTLE * 3);
             }
         }
@@ -92,12 +97,7 @@ impl Writer {
         })
     }
 
-    async fn write_class(
-        &self,
-        api: &Api<KubevirtMachineTemplate>,
-        template: &UnrecordedTemplate,
-        class: &str,
-    ) -> Result<(), kube::Error> {
+    async fn write_class(&self, api: &Api<KubevirtMachineTemplate>, template: &UnrecordedTemplate, class: &str) -> Result<(), kube::Error> {
         let patch = json!({ "metadata": { "uid": template.uid, "annotations": { marks::STORAGE_CLASS: class } } });
         let params = PatchParams { field_manager: Some(managers::MARKS.to_owned()), ..PatchParams::default() };
         api.patch_metadata(&template.name, &params, &Patch::Merge(&patch)).await?;
