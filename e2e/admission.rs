@@ -4,6 +4,8 @@
 mod admitted;
 #[path = "cdi/mod.rs"]
 mod cdi;
+#[path = "admission/certificates.rs"]
+mod certificates;
 #[path = "admission/explained.rs"]
 mod explained;
 #[path = "admission/fence.rs"]
@@ -12,10 +14,14 @@ mod fence;
 mod guards;
 #[path = "harness/mod.rs"]
 mod harness;
+#[path = "admission/leaders.rs"]
+mod leaders;
 #[path = "admission/narrow.rs"]
 mod narrow;
 #[path = "admission/objects.rs"]
 mod objects;
+#[path = "admission/orders.rs"]
+mod orders;
 #[path = "admission/pools.rs"]
 mod pools;
 #[path = "admission/real.rs"]

@@ -14,6 +14,8 @@ mod upstream;
 mod crd;
 #[path = "adoption/former.rs"]
 mod former;
+#[path = "adoption/pool.rs"]
+mod pool;
 #[path = "adoption/scene.rs"]
 mod scene;
 #[path = "adoption/twins.rs"]
@@ -38,6 +40,7 @@ async fn a_cluster_moves_to_the_catalog_and_back() {
     crd::a_newer_crd_is_never_taken_back(&scene).await;
 
     former::install(&scene).await;
+    let pool = pool::Pool::install(&scene).await;
     let before = scene.goldens().await;
     former::plan_tells_it_beforehand(&scene).await;
     let seen = scene.watch_ready();
@@ -45,9 +48,11 @@ async fn a_cluster_moves_to_the_catalog_and_back() {
     daemon.ready().await;
     scene.list(former::entries(&scene)).await;
     former::goldens_are_taken_over(&scene, &before).await;
+    pool.is_not_replaced(&scene, "pool").await;
     former::what_differs_is_left_alone_and_told(&scene, &before).await;
     former::what_cannot_be_told_is_taken_over_when_asked(&scene, &before).await;
     former::the_old_list_can_be_emptied_and_filled_again(&scene, &before).await;
+    pool.is_not_replaced(&scene, "pool-today").await;
     former::an_entry_leaves_and_comes_back(&scene, &before).await;
     former::edits_are_told_and_fields_that_leave_are_taken_off(&scene).await;
     former::plan_tells_edits(&scene).await;

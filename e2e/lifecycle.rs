@@ -81,6 +81,7 @@ async fn an_images_life() {
     let Some(cluster) = CLUSTER.on(Needs::Scripted).await else { return };
     let (nginx, _) = stage::upstream();
     let options = Options { settings: json!({ "upstreamCheck": "2s" }), classes: NO_DEFAULT, ..Options::default() };
+    let began = cluster.audit_mark().await;
     let scene = Scene { stage: Stage::set(cluster, options).await, nginx, dir: harness::scratch_dir_on_disk("lifecycle") };
     let daemon = scene.stage.daemon("a");
     daemon.ready().await;
@@ -95,6 +96,7 @@ async fn an_images_life() {
     nothing_changes_nothing_is_written(&scene).await;
     let daemon = killed_it_goes_on_where_it_was(&scene, daemon).await;
     leads_one_and_hands_over(&scene, daemon).await;
+    nothing_was_asked_without_the_right_to(&scene, began).await;
 }
 
 const NO_DEFAULT: &str = r#"
@@ -248,6 +250,15 @@ async fn nothing_changes_nothing_is_written(scene: &Scene<'_>) {
         .filter(|request| !request.contains("leases"))
         .collect();
     assert!(writes.is_empty(), "{writes:#?}");
+}
+
+/// The chart gives every right that the daemon asks by, also where admission is off and there are fewer of them.
+async fn nothing_was_asked_without_the_right_to(scene: &Scene<'_>, began: harness::Mark) {
+    let requests = scene.stage.cluster.requests_since(began).await;
+    let own = |request: &&harness::Request| request.is_by(NAMESPACE, "golden-catalog-controller");
+    assert!(requests.iter().filter(own).count() > 100, "the daemon's requests are in the log");
+    let forbidden: Vec<_> = requests.iter().filter(own).filter(|request| request.is_forbidden()).collect();
+    assert!(forbidden.is_empty(), "{forbidden:#?}");
 }
 
 async fn killed_it_goes_on_where_it_was(scene: &Scene<'_>, daemon: harness::Daemon) -> harness::Daemon {

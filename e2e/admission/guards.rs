@@ -104,6 +104,43 @@ async fn a_golden_in_use_cannot_be_lost() {
     }
 }
 
+/// A finished clone keeps its golden where it depends on it; in a class whose clones stand alone by the hoster's word (the setting
+/// `independentClasses`) it does not, for admission as for the leader.
+#[tokio::test]
+async fn a_finished_clone_keeps_its_golden_where_it_depends_on_it() {
+    let Some((cluster, _)) = stand().await else { return };
+    let tenant = cluster.namespace("tenant").await;
+    for (name, class, depends) in [("depended-on", "replicated", true), ("stood-alone-of", "fixed", false)] {
+        golden(cluster, name, class, "6Gi", "Block").await;
+        let refusal = async |what: &str, holds: &dyn Fn(&str) -> bool| {
+            harness::eventually(what, || async {
+                let refused = delete(cluster, KINDS[0], name, &DeleteParams::default()).await.expect_err("not retired");
+                if holds(&refused) { Ok(()) } else { Err(refused) }
+            })
+            .await;
+        };
+        let nothing = |refused: &str| refused.contains("nothing is seen to need it");
+        // While it is made, in either class.
+        let disk = format!("of-{name}");
+        let asked = object(Form::Volume, &disk, Disk { golden: name, class: Some(class), size: "6Gi", ..RIGHT });
+        let made = create(cluster, &tenant, &asked, false).await.unwrap_or_else(|refused| panic!("{}", refused.message));
+        refusal("the clone is seen", &|refused| !nothing(refused) && refused.contains(&*tenant)).await;
+        let metadata = &made.object["metadata"];
+        let mut claim = crate::stand::bound_claim(&disk, class, "6Gi", json!({}), json!({ marks::GOLDEN: name }));
+        claim["metadata"]["ownerReferences"] = json!([{ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": disk, "uid": metadata["uid"], "controller": true, "blockOwnerDeletion": true }]);
+        cluster.apply_in(&tenant, &claim.to_string()).await;
+        let bound = json!({ "phase": "Bound", "capacity": { "storage": "6Gi" }, "accessModes": ["ReadWriteMany"] });
+        set_status(cluster, "v1", "PersistentVolumeClaim", &tenant, &disk, bound).await;
+        set_status(cluster, "cdi.kubevirt.io/v1beta1", "DataVolume", &tenant, &disk, json!({ "phase": "Succeeded" })).await;
+        let finished = |refused: &str| refused.contains("built on the golden's");
+        if depends {
+            refusal("the finished clone keeps it", &finished).await;
+        } else {
+            refusal("the finished clone stands alone", &nothing).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_holds_nothing_or_is_none_of_ours_may_go() {
     let Some((cluster, _)) = stand().await else { return };
@@ -114,6 +151,15 @@ async fn what_holds_nothing_or_is_none_of_ours_may_go() {
         .await;
     // Its claim, as the garbage collector takes it.
     delete(cluster, KINDS[1], "unfinished", &DeleteParams::default()).await.unwrap_or_else(|refused| panic!("{refused}"));
+    // A claim whose volume is lost holds no disk any more, and neither does its DataVolume.
+    golden(cluster, "lost", "replicated", "6Gi", "Block").await;
+    for kind in KINDS {
+        delete(cluster, kind, "lost", &DeleteParams::default().dry_run()).await.expect_err("it is a golden");
+    }
+    set_status(cluster, "v1", "PersistentVolumeClaim", CATALOG, "lost", json!({ "phase": "Lost" })).await;
+    for kind in KINDS.into_iter().rev() {
+        delete(cluster, kind, "lost", &DeleteParams::default()).await.unwrap_or_else(|refused| panic!("{} {refused}", kind.1));
+    }
     // CDI's temporaries carry whatever labels the tenant's claim had.
     for name in ["prime-1", "tmp-pvc-2"] {
         claim(cluster, name, "replicated", "6Gi", "Block", json!({ marks::GOLDEN: "true" }), json!({}), Value::Null).await;
@@ -146,8 +192,26 @@ async fn golden_images_are_judged_as_they_are_written() {
     let daemon = cluster.client_as_service_account(NAMESPACE, harness::chart::CONTROLLER).await;
     let made = crate::stand::create_as(cluster, &daemon, "", &image("second", "https://x.example/one.qcow2"), true).await;
     made.unwrap_or_else(|refused| panic!("{}", refused.message));
-    golden(cluster, "vm-default-images-taken", "replicated", "6Gi", "Block").await;
-    patch(cluster, KINDS[0], "vm-default-images-taken", json!({ "metadata": { "annotations": { "x": "1" } } })).await.expect("metadata");
+    // R2, by the schema before any webhook: not pinned.
+    let mut loose = image("loose", "https://x.example/loose.qcow2");
+    loose["spec"]["source"] = json!({ "containerDisk": { "reference": "registry.example.com/workers/kairos:v1" } });
+    let refused = create(cluster, "", &loose, true).await.expect_err("a tag is no pin");
+    assert!(refused.message.contains("sha256"), "{}", refused.message);
+    // R4: edited by hand.
+    let mut edited =
+        cluster.api(&cluster.admin(), "cozystack.io/v1alpha1", "GoldenImage", "").await.get("first").await.expect("it is there");
+    edited.data["spec"]["source"]["http"]["url"] = "https://x.example/another.qcow2".into();
+    let refused = crate::stand::replace(cluster, "", &serde_json::to_value(&edited).expect("JSON")).await.expect_err("what it is stays");
+    assert!(refused.message.contains("R4"), "{}", refused.message);
+    // R5: something stands under the golden's name. Whether it is taken over the controller decides.
+    let other = json!({ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": { "name": "vm-default-images-taken" },
+        "spec": { "source": { "http": { "url": "https://x.example/other.qcow2" } }, "storage": { "resources": { "requests": { "storage": "1Gi" } } } } });
+    cluster.apply_in(CATALOG, &other.to_string()).await;
+    harness::eventually("the DataVolume is known", || async {
+        let made = create(cluster, "", &image("taken", "https://x.example/taken.qcow2"), true).await.map_err(|refused| refused.message)?;
+        if made.warnings.iter().any(|warning| warning.contains("NameConflict (R5)")) { Ok(()) } else { Err(format!("{:?}", made.warnings)) }
+    })
+    .await;
 }
 
 /// A Secret may be named by whoever may read it.

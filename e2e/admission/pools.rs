@@ -53,6 +53,23 @@ async fn pools_of_every_age_keep_their_class() {
     let refused = class_of(cluster, &tenant, "demo-own", "golden").await.expect_err("the golden is in the default class");
     assert!(refused.contains("its own disks") && refused.contains("\"local\""), "{refused}");
 
+    // Older than the daemon, without a mark on any disk: the VM that a disk belongs to tells the pool.
+    let mut machine = object(Form::Machine, "older", Disk { golden: "golden-local", class: Some("local"), ..RIGHT });
+    machine["spec"]["template"]["metadata"]["labels"] = json!({ "cluster.x-k8s.io/deployment-name": "kubernetes-demo-older" });
+    let machine = create(cluster, &tenant, &machine, false).await.unwrap_or_else(|refused| panic!("{}", refused.message)).object;
+    // KubeVirt's label is on the DataVolume, and CDI copies it to the claim.
+    let created_by = json!({ "kubevirt.io/created-by": machine["metadata"]["uid"] });
+    let volume = json!({ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": { "name": "older-disk", "labels": created_by,
+        "ownerReferences": [{ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "older", "uid": machine["metadata"]["uid"], "controller": true }] },
+        "spec": { "source": { "blank": {} }, "storage": { "storageClassName": "local", "resources": { "requests": { "storage": "6Gi" } } } } });
+    let volume = create(cluster, &tenant, &volume, false).await.unwrap_or_else(|refused| panic!("{}", refused.message)).object;
+    let mut claim = bound_claim("older-disk", "local", "6Gi", created_by, json!({}));
+    claim["metadata"]["ownerReferences"] = json!([{ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": "older-disk", "uid": volume["metadata"]["uid"], "controller": true }]);
+    cluster.apply_in(&tenant, &claim.to_string()).await;
+    let bound = json!({ "phase": "Bound", "capacity": { "storage": "6Gi" }, "accessModes": ["ReadWriteMany"] });
+    set_status(cluster, "v1", "PersistentVolumeClaim", &tenant, "older-disk", bound).await;
+    until_class(cluster, &tenant, "demo-older", "golden-local", "local").await;
+
     // Mixed: the newest counts. Kubernetes stamps whole seconds, so the two must not be made within one.
     disk(cluster, &tenant, "mixed-1", "local", of("demo-mixed")).await;
     tokio::time::sleep(std::time::Duration::from_millis(1100)).await;

@@ -16,9 +16,10 @@ pub const NAMESPACE: &str = "cozy-kubernetes-worker-image";
 /// The namespace of the goldens.
 pub const CATALOG: &str = "cozy-public";
 /// What the chart calls its webhook configurations.
-const CONFIGURATIONS: &str = "golden-catalog-admission-cozy-kubernetes-worker-image";
+pub const CONFIGURATIONS: &str = "golden-catalog-admission-cozy-kubernetes-worker-image";
 
-/// Three classes, of which `replicated` is the default. `fixed` cannot grow volumes; `local` is tied to nodes.
+/// Three classes, of which `replicated` is the default. `fixed` cannot grow volumes, and its clones stand alone by the hoster's word; `local`
+/// is tied to nodes.
 const CLASSES: &str = r#"
 apiVersion: storage.k8s.io/v1
 kind: StorageClass
@@ -60,6 +61,11 @@ pub async fn own_cluster() -> Cluster {
     Cluster::start(options()).await
 }
 
+/// The same, where the API server lets no request take longer than these seconds.
+pub async fn own_hurried_cluster(seconds: u8) -> Cluster {
+    Cluster::start(options().api_server_flag(&format!("--request-timeout={seconds}s"))).await
+}
+
 /// The chart's webhooks and who answers them.
 pub struct Stand {
     port: Port,
@@ -97,6 +103,11 @@ impl Stand {
         stand
     }
 
+    /// Where the API server finds the webhook.
+    pub fn address(&self) -> String {
+        self.port.address()
+    }
+
     /// A leader that retires goldens after `wait`.
     pub async fn leader(&self, cluster: &Cluster, name: &str, wait: &str) -> Daemon {
         let settings = self.dir.join("leader.yaml");
@@ -116,6 +127,7 @@ impl Stand {
                 "--spool-size=1Gi".to_owned(),
                 format!("--spool-listen={}", spool.address()),
                 "--webhook-host=127.0.0.1".to_owned(),
+                "--access-enforced".to_owned(),
                 format!("--health-listen={}", health.address()),
                 format!("--metrics-listen={}", metrics.address()),
                 "--log-format=text".to_owned(),
@@ -171,10 +183,13 @@ impl Stand {
     pub async fn start_as(&self, cluster: &Cluster, account: &str) {
         let kubeconfig = cluster.kubeconfig_as_service_account(NAMESPACE, account).await;
         let (health, metrics) = (Port::reserve(), Port::reserve());
+        let settings = self.dir.join("admission.yaml");
+        std::fs::write(&settings, json!({ "independentClasses": ["fixed"] }).to_string()).expect("settings");
         let daemon = Daemon::builder("admission")
             .args([
                 "run".to_owned(),
                 "--role=admission".to_owned(),
+                format!("--config={}", settings.display()),
                 format!("--webhook-listen={}", self.port.address()),
                 "--webhook-host=127.0.0.1".to_owned(),
                 format!("--health-listen={}", health.address()),

@@ -30,6 +30,8 @@ pub struct Request {
     pub uri: String,
     /// Which binding and role allowed it, in the authorizer's words (`RBAC: allowed by …`); empty for `system:masters`.
     pub allowed_by: String,
+    /// The authorizer's decision: `allow` or `forbid`.
+    pub decision: String,
     /// `RequestReceived` is left out; `ResponseStarted` is the begin of a watch, `ResponseComplete` all else.
     pub stage: String,
 }
@@ -43,6 +45,11 @@ impl Request {
     /// Whether the ServiceAccount of this name asked.
     pub fn is_by(&self, namespace: &str, service_account: &str) -> bool {
         self.user == format!("system:serviceaccount:{namespace}:{service_account}")
+    }
+
+    /// Whether the authorizer refused it; a quota or a webhook answers with the same status.
+    pub fn is_forbidden(&self) -> bool {
+        self.decision == "forbid"
     }
 
     /// One line of the log.
@@ -61,6 +68,7 @@ impl Request {
             code: event.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or_default() as u16,
             uri: text("/requestURI"),
             allowed_by: text("/annotations/authorization.k8s.io~1reason"),
+            decision: text("/annotations/authorization.k8s.io~1decision"),
             stage: text("/stage"),
         }
     }

@@ -205,13 +205,14 @@ async fn the_controllers_rights_are_what_the_design_says_and_no_more() {
             &["get persistentvolumeclaims x", "get datavolumes.cdi.kubevirt.io x", "get volumesnapshots.snapshot.storage.k8s.io x"],
             true,
         ),
-        (own, &["get secrets golden-catalog-webhook-tls"], true),
+        (own, &["get secrets golden-catalog-webhook-tls", "watch secrets golden-catalog-webhook-tls"], true),
         (
             own,
             &[
                 "get secrets golden-catalog-spool-tls",
                 "get secrets golden-catalog-spool-key",
                 "list secrets",
+                "watch secrets golden-catalog-spool-tls",
                 "update secrets golden-catalog-webhook-tls",
                 "list configmaps",
             ],
@@ -321,6 +322,44 @@ async fn the_chart_cannot_be_put_where_it_would_be_wrong() {
     assert!(error.contains("the namespace of this release"), "{error}");
     let left = cluster.kubectl(["get", "all,configmaps,serviceaccounts", "-n", &namespace, "-o", "name"]).await.ok();
     assert!(!left.contains("golden-catalog"), "nothing is half made: {left}");
+}
+
+/// Where an issuer of cert-manager is named, it is asked for the certificate, into the Secret that the daemon serves from.
+#[test]
+fn cert_manager_is_asked_where_an_issuer_is_named() {
+    let certificates = |arguments: &[&str]| -> Vec<Value> {
+        render(arguments).into_iter().filter(|object| object["apiVersion"] == "cert-manager.io/v1").collect()
+    };
+    assert_eq!(certificates(&[]), Vec::<Value>::new());
+    let issuer = ["--set", "admission.issuerRef.name=selfsigned-cluster-issuer", "--set", "admission.issuerRef.kind=ClusterIssuer"];
+    assert_eq!(certificates(&[&issuer[..], &["--set", "admission.enabled=false"]].concat()), Vec::<Value>::new());
+    let asked = certificates(&issuer);
+    let spec = &asked[0]["spec"];
+    assert_eq!(spec["secretName"], golden_catalog::run::certs::WEBHOOK_TLS);
+    assert_eq!(spec["issuerRef"], json!({ "kind": "ClusterIssuer", "name": "selfsigned-cluster-issuer" }));
+    assert_eq!(spec["dnsNames"], json!(["golden-catalog-admission.cozy-kubernetes-worker-image.svc"]));
+    for (url, names, addresses) in [
+        (
+            "https://hook.example.org:9443",
+            json!(["golden-catalog-admission.cozy-kubernetes-worker-image.svc", "hook.example.org"]),
+            Value::Null,
+        ),
+        ("https://10.0.0.7:9443", json!(["golden-catalog-admission.cozy-kubernetes-worker-image.svc"]), json!(["10.0.0.7"])),
+    ] {
+        let asked = certificates(&[&issuer[..], &["--set", &format!("admission.advertisedURL={url}")]].concat());
+        assert_eq!((&asked[0]["spec"]["dnsNames"], &asked[0]["spec"]["ipAddresses"]), (&names, &addresses), "{url}");
+    }
+    let refused = try_render(&["--set", "admission.issuerRef.kind=Issuer"]).expect_err("an issuer has a name");
+    assert!(refused.contains("issuerRef"), "{refused}");
+}
+
+/// With admission off the controller has no right that only admission needs.
+#[test]
+fn admission_that_is_off_leaves_no_right_behind() {
+    let of = |arguments: &[&str]| render(arguments).iter().map(|object| object["rules"].to_string()).collect::<String>();
+    assert!(of(&[]).contains("admissionregistration.k8s.io"));
+    let off = of(&["--set", "admission.enabled=false"]);
+    assert!(!off.contains("admissionregistration.k8s.io") && !off.contains("subjectaccessreviews"), "{off}");
 }
 
 /// With the CRD from the chart itself, as a hoster installs it, and a Deployment that the API server accepts as it is meant.

@@ -90,6 +90,7 @@ impl Site {
                 format!("--health-listen={}", health.address()),
                 format!("--metrics-listen={}", metrics.address()),
                 format!("--config={}", settings.display()),
+                "--access-enforced".to_owned(),
                 "--egress-allow-loopback".to_owned(),
                 "--log-format=text".to_owned(),
                 "--log=info,golden_catalog=debug".to_owned(),

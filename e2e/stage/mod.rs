@@ -235,9 +235,13 @@ impl<'a> House<'a> {
             "--log-format=text".to_owned(),
             "--log=info,golden_catalog=debug".to_owned(),
         ];
+        // As the chart tells it.
+        let enforced = "--access-enforced".to_owned();
+        let enforced = (self.admission && !launch.arguments.contains(&enforced)).then_some(enforced);
         *self.metrics.lock().expect("no panic under this lock") = scraped;
         let kubeconfig = launch.kubeconfig.as_ref().unwrap_or(&self.kubeconfig);
-        let mut builder = Daemon::builder(name).args(arguments).args(launch.arguments).kubeconfig(kubeconfig).health(health.address());
+        let mut builder =
+            Daemon::builder(name).args(arguments).args(enforced).args(launch.arguments).kubeconfig(kubeconfig).health(health.address());
         for (variable, value) in launch.environment {
             builder = builder.env(&variable, value);
         }

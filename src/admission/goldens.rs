@@ -1,7 +1,5 @@
 //! The guard around goldens (R23): their deletion, their mark, the marks of their fence, and the namespace they are in.
 
-use std::collections::BTreeSet;
-
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, core::PartialObjectMeta};
 use serde_json::Value;
@@ -17,11 +15,10 @@ use crate::{
         clone::{Known, Unknown},
         consumers::Consumers,
         fence::{Fence, GoldenWrite, Holds, Touch, may_delete_catalog, may_touch},
-        golden::is_temporary,
         marks,
     },
     world::{
-        evidence::{object_marks, texts},
+        evidence::{is_guarded, texts},
         facts,
         ledger::{GoldenKey, Storage},
     },
@@ -43,7 +40,7 @@ async fn decide(request: &Request, scene: &Scene, live: &Live, daemon: &str) -> 
     let Some(old) = &request.old_object else { return Ok(Answer::allow()) };
     let was = meta_of(old)?;
     let touches = touches(request, &was)?;
-    if touches.is_empty() || !is_guarded(&was, &scene.catalog) {
+    if touches.is_empty() || !is_guarded(&was.metadata, &scene.catalog) {
         return Ok(Answer::allow());
     }
     let name = was.metadata.name.clone().unwrap_or_default();
@@ -102,54 +99,43 @@ fn touches(request: &Request, was: &Meta) -> Known<Vec<Touch>> {
     Ok(touches)
 }
 
-/// Whether it carries our mark and is none of CDI's temporaries, onto which CDI copies labels.
-fn is_guarded(object: &Meta, catalog: &str) -> bool {
-    let (labels, annotations) = (texts(object.metadata.labels.as_ref()), texts(object.metadata.annotations.as_ref()));
-    labels.get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE)
-        && !is_temporary(object_marks(&object.metadata, &labels, &annotations), catalog)
-}
-
 /// Who needs the golden, as far as the ledger knows.
 fn consumers(scene: &Scene, golden: &str, identity: Option<&Identity>) -> Known<Consumers> {
-    let (classes, independent) = (scene.classes()?, BTreeSet::new());
-    let storage = Storage { classes: &classes, independent: &independent, now: Timestamp::now().as_second() };
+    let classes = scene.classes()?;
+    let storage = Storage { classes: &classes, independent: &scene.independent, now: Timestamp::now().as_second() };
     scene.ledger.read().consumers(GoldenKey { name: golden, identity }, storage)
 }
 
 /// What would be lost.
 async fn holds(request: &Request, old: &Value, name: &str, scene: &Scene, live: &Live) -> Known<Holds> {
-    let recorded = scene.images.of_golden(name).and_then(|image| image.golden(name)?.claim_uid.clone());
-    match request.kind.kind.as_str() {
-        "DataVolume" => {
-            let volume: DataVolume =
-                serde_json::from_value(old.clone()).map_err(|error| Unknown(format!("the DataVolume cannot be read: {error}")))?;
-            let Some(claim) = live.claim(name).await? else { return Ok(Holds::Nothing) };
-            // Its volume is gone, and the disk with it: deleting the DataVolume is how it is made anew.
-            if claim.status.read().and_then(|status| status.phase.as_deref()) == Some("Lost") {
-                return Ok(Holds::Nothing);
-            }
-            let is_recorded = recorded.is_some() && claim.metadata.uid == recorded;
-            let is_done = facts::volume_seen(&volume).phase == "Succeeded";
-            Ok(if is_done || is_recorded { Holds::Disk } else { Holds::Nothing })
-        }
-        _ => {
-            let claim = meta_of(old)?;
-            let owner =
-                claim.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true) && owner.kind == "DataVolume");
-            let Some(owner) = owner else { return Ok(Holds::Disk) };
+    let (claim, volume) = if request.kind.kind == "DataVolume" {
+        let volume: DataVolume =
+            serde_json::from_value(old.clone()).map_err(|error| Unknown(format!("the DataVolume cannot be read: {error}")))?;
+        let Some(claim) = live.claim(name).await? else { return Ok(Holds::Nothing) };
+        (claim, Some(volume))
+    } else {
+        let claim: Claim = serde_json::from_value(old.clone()).map_err(|error| Unknown(format!("the claim cannot be read: {error}")))?;
+        let owners = claim.metadata.owner_references.iter().flatten();
+        let owner = owners.into_iter().find(|owner| owner.controller == Some(true) && owner.kind == "DataVolume").cloned();
+        let volume = match owner {
+            None => None,
             // The DataVolume's own deletion was asked for here, and allowed.
-            let volume = live.volume(&owner.name).await?;
-            let Some(volume) = volume.filter(|volume| volume.metadata.uid.as_deref() == Some(&owner.uid)) else {
-                return Ok(Holds::GoesWithItsVolume);
-            };
-            if volume.meta().deletion_timestamp.is_some() {
-                return Ok(Holds::GoesWithItsVolume);
-            }
-            let is_recorded = recorded.is_some() && claim.metadata.uid == recorded;
-            let is_done = facts::volume_seen(&volume).phase == "Succeeded";
-            Ok(if is_done || is_recorded { Holds::Disk } else { Holds::Nothing })
-        }
+            Some(owner) => match live.volume(&owner.name).await?.filter(|volume| volume.metadata.uid.as_deref() == Some(&owner.uid)) {
+                Some(volume) if volume.meta().deletion_timestamp.is_none() => Some(volume),
+                _ => return Ok(Holds::GoesWithItsVolume),
+            },
+        };
+        (claim, volume)
+    };
+    // Its volume is gone, and the disk with it: deleting what is left is how it is made anew.
+    if claim.status.read().and_then(|status| status.phase.as_deref()) == Some("Lost") {
+        return Ok(Holds::Nothing);
     }
+    let recorded = scene.images.of_golden(name).and_then(|image| image.golden(name)?.claim_uid.clone());
+    let is_recorded = recorded.is_some() && claim.metadata.uid == recorded;
+    // A claim on its own is what CDI left of a finished import.
+    let is_done = volume.is_none_or(|volume| facts::volume_seen(&volume).phase == "Succeeded");
+    Ok(if is_done || is_recorded { Holds::Disk } else { Holds::Nothing })
 }
 
 /// Decides whether the catalog namespace may be deleted.

@@ -1,6 +1,10 @@
 //! What admission knows without asking: a few trimmed stores and the ledger, each filled by a watch of its own.
 
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Instant,
+};
 
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::{Client, Resource};
@@ -35,11 +39,13 @@ pub struct Scene {
     pub cdi_config: Store<CdiConfig>,
     /// Who uses what.
     pub ledger: ConsumerWatch,
+    /// Classes whose finished clones stand alone, by the hoster's word: what the leader goes by, or a refusal would name other blockers.
+    pub independent: Arc<BTreeSet<String>>,
 }
 
 impl Scene {
-    /// Nothing known yet. `consumers` may be shared with others; who made it runs its watches.
-    pub fn new(catalog: &str, consumers: ConsumerWatch) -> Self {
+    /// Nothing known yet. `independent` is the setting `independentClasses`. `consumers` may be shared with others; who made it runs its watches.
+    pub fn new(catalog: &str, consumers: ConsumerWatch, independent: BTreeSet<String>) -> Self {
         Self {
             catalog: catalog.to_owned(),
             images: Images::default(),
@@ -48,6 +54,7 @@ impl Scene {
             profiles: Store::new(|_| {}),
             cdi_config: Store::new(|_| {}),
             ledger: consumers,
+            independent: Arc::new(independent),
         }
     }
 

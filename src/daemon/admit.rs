@@ -17,7 +17,7 @@ use crate::{
         metrics::Metrics,
         shutdown::{Stage, Supervisor},
     },
-    world::{ConsumerWatch, Watch, WatchSettings},
+    world::{ConsumerWatch, Watch},
 };
 
 /// Runs the admission role alone, to its end.
@@ -27,8 +27,8 @@ pub(super) async fn run(arguments: RunArguments, settings: Settings) -> Result<E
     let mut supervisor = Supervisor::new();
     let (health_listener, metrics_listener) = (listen(arguments.health_listen).await?, listen(arguments.metrics_listen).await?);
     let resolver = Resolver::new();
-    let consumers = ConsumerWatch::new(&arguments.catalog_namespace, WatchSettings::default());
-    watch(&mut supervisor, &health, &metrics, consumers.watches(&client::reader(&config)?, WatchSettings::default()));
+    let consumers = ConsumerWatch::new(&arguments.catalog_namespace, settings.watch());
+    watch(&mut supervisor, &health, &metrics, consumers.watches(&client::reader(&config)?, settings.watch()));
     start(&mut supervisor, &config, &arguments, &settings, consumers, &metrics, &health, &resolver)?;
     let keeper = keeper(&arguments, &resolver);
     // Who may only read one Secret leads nothing: the controller's leader issues and renews.
@@ -54,6 +54,7 @@ pub(super) fn keeper(arguments: &RunArguments, resolver: &Arc<Resolver>) -> Keep
         profile: Profile::new(vec![arguments.webhook_host()]),
         resolver: Arc::clone(resolver),
         interval: Duration::from_secs(60),
+        settle: certs::SETTLE,
     }
 }
 
@@ -87,7 +88,7 @@ pub(super) fn start(
     supervisor: &mut Supervisor,
     config: &kube::Config,
     arguments: &RunArguments,
-    _settings: &Settings,
+    settings: &Settings,
     consumers: ConsumerWatch,
     metrics: &Arc<Metrics>,
     health: &Arc<Health>,
@@ -97,8 +98,8 @@ pub(super) fn start(
     let listener = TcpListener::bind(arguments.webhook_listen)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
         .map_err(|error| Fatal::Listen(arguments.webhook_listen, error))?;
-    let scene = Scene::new(&arguments.catalog_namespace, consumers);
-    watch(supervisor, health, metrics, scene.watches(&reader, WatchSettings::default()));
+    let scene = Scene::new(&arguments.catalog_namespace, consumers, settings.independent_classes.clone());
+    watch(supervisor, health, metrics, scene.watches(&reader, settings.watch()));
     metrics.on_scrape({
         let resolver = Arc::clone(resolver);
         move |metrics| metrics.certificate(certs::WEBHOOK_TLS, resolver.seconds_left(Timestamp::now()))

@@ -26,7 +26,6 @@ use crate::{
         clone::{Known, Unknown},
         consumers::Consumers,
         fence::Fence,
-        golden::is_temporary,
         marks,
     },
     run::{
@@ -35,14 +34,20 @@ use crate::{
         events::{self, Severity},
     },
     world::{
-        evidence::{object_marks, texts},
+        evidence::{is_guarded, texts},
         facts, fresh_ledger,
         ledger::{GoldenKey, Ledger, Storage},
     },
 };
 
-/// How often goldens are looked at: in memory, and only those that are to go cost anything.
-const TICK: Duration = Duration::from_millis(500);
+/// What changes within this time is looked at together.
+const GATHER: Duration = Duration::from_millis(500);
+/// How soon what could not be done, or not be asked, is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How often the goldens that are to go are looked at when nothing is heard of them or their consumers.
+const SLOWLY: Duration = Duration::from_secs(10);
+/// How often all goldens are looked at when nothing is heard of any.
+const IDLE: Duration = Duration::from_secs(60);
 
 /// What this process remembers of goldens, by their claims' UIDs.
 #[derive(Default)]
@@ -52,17 +57,50 @@ struct Memory {
     told: BTreeSet<String>,
 }
 
-/// Keeps the fence until `stop`.
+/// Keeps the fence until `stop`: woken by what is watched, and by the end of a wait.
 pub(super) async fn keep(shared: Arc<Shared>, client: Client, stop: CancellationToken) {
     let mut memory = Memory::default();
+    let mut consumers = shared.consumers.changes();
     loop {
-        if let Err(error) = round(&shared, &client, &mut memory).await {
-            if is_lost(&error) {
-                return;
+        consumers.mark_unchanged();
+        let next = match round(&shared, &client, &mut memory).await {
+            Ok(next) => next,
+            Err(error) if is_lost(&error) => return,
+            Err(error) => {
+                tracing::warn!(error = api_error(&error), "a step of retiring failed; tried again");
+                Next { pause: AGAIN, is_waiting: true }
             }
-            tracing::warn!(error = api_error(&error), "a step of retiring failed; tried again");
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(next.pause) => continue,
+            () = shared.goldens_changed.notified() => {}
+            // In a large cluster consumers change all the time, which is nothing to goldens that stay.
+            Ok(()) = consumers.changed(), if next.is_waiting => {}
         }
-        tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(TICK) => {} }
+        tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(GATHER.min(next.pause)) => {} }
+    }
+}
+
+/// When the next look is due, if nothing is heard before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Next {
+    /// After this time.
+    pause: Duration,
+    /// Whether a golden waits for its consumers.
+    is_waiting: bool,
+}
+
+impl Next {
+    /// After these steps.
+    fn after(steps: &[Step]) -> Self {
+        let pause = |step: &Step| match step {
+            Step::Wait(left) => *left,
+            Step::Ask => AGAIN,
+            Step::Rest | Step::Mark(_) | Step::Delete => SLOWLY,
+        };
+        let slowest = if steps.is_empty() { IDLE } else { SLOWLY };
+        Self { pause: steps.iter().map(pause).fold(slowest, Duration::min), is_waiting: !steps.is_empty() }
     }
 }
 
@@ -95,55 +133,58 @@ impl Candidate {
     }
 }
 
-async fn round(shared: &Shared, client: &Client, memory: &mut Memory) -> kube::Result<()> {
-    let candidates = candidates(shared);
+async fn round(shared: &Shared, client: &Client, memory: &mut Memory) -> kube::Result<Next> {
+    // Nothing is known of a kind that was taken away and comes back, until it is read.
+    let Some(candidates) = candidates(shared) else { return Ok(Next { pause: AGAIN, is_waiting: false }) };
     let present: BTreeSet<String> = candidates.iter().map(Candidate::uid).collect();
     memory.closed.retain(|uid, _| present.contains(uid));
     memory.asked.retain(|uid, _| present.contains(uid));
     memory.told.retain(|uid| present.contains(uid));
-    let mut to_ask = Vec::new();
+    let (mut steps, mut to_ask) = (Vec::new(), Vec::new());
     // What is refused for one golden keeps no other waiting.
-    let mut failed = None;
+    let mut failed = Ok(());
     for candidate in &candidates {
-        let step = next(shared, candidate, memory);
-        if step == Step::Ask {
-            to_ask.push(candidate);
-        } else if let Err(error) = act(shared, client, candidate, &step, memory).await {
-            if is_lost(&error) {
-                return Err(error);
+        match next(shared, candidate, memory) {
+            Step::Ask => to_ask.push(candidate),
+            step => {
+                go_on(act(shared, client, candidate, &step, memory).await, &mut failed)?;
+                steps.push(step);
             }
-            failed.get_or_insert(error);
         }
     }
-    if to_ask.is_empty() {
-        return failed.map_or(Ok(()), Err);
-    }
-    // One look at the API server serves every golden whose wait is over by now.
-    let fresh = fresh_ledger(client, &shared.catalog).await;
-    if let Err(unknown) = &fresh {
-        tracing::warn!(%unknown, "who needs a golden cannot be asked; tried again");
-    }
-    for candidate in to_ask {
-        let answer = fresh.as_ref().map_err(Clone::clone).and_then(|ledger| needed(shared, ledger, candidate));
-        memory.asked.insert(candidate.uid(), answer);
-        let step = next(shared, candidate, memory);
-        let outcome = if step == Step::Ask { Ok(()) } else { act(shared, client, candidate, &step, memory).await };
-        memory.asked.remove(&candidate.uid());
-        if let Err(error) = outcome {
-            if is_lost(&error) {
-                return Err(error);
-            }
-            failed.get_or_insert(error);
+    if !to_ask.is_empty() {
+        // One look at the API server serves every golden whose wait is over by now.
+        let fresh = fresh_ledger(client, &shared.catalog).await;
+        if let Err(unknown) = &fresh {
+            tracing::warn!(%unknown, "who needs a golden cannot be asked; tried again");
+        }
+        for candidate in to_ask {
+            let answer = fresh.as_ref().map_err(Clone::clone).and_then(|ledger| needed(shared, ledger, candidate));
+            memory.asked.insert(candidate.uid(), answer);
+            let step = next(shared, candidate, memory);
+            memory.asked.remove(&candidate.uid());
+            go_on(act(shared, client, candidate, &step, memory).await, &mut failed)?;
+            steps.push(step);
         }
     }
-    failed.map_or(Ok(()), Err)
+    failed.map(|()| Next::after(&steps))
 }
 
-/// The goldens that are to go, or have a fence around them.
-fn candidates(shared: &Shared) -> Vec<Candidate> {
+/// Keeps the first failure for the end of the round; a lost Lease ends it at once.
+fn go_on(outcome: kube::Result<()>, failed: &mut kube::Result<()>) -> kube::Result<()> {
+    match outcome {
+        Err(error) if is_lost(&error) => return Err(error),
+        Err(error) if failed.is_ok() => *failed = Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    Ok(())
+}
+
+/// The goldens that are to go, or have a fence around them; `None` while not all is known.
+fn candidates(shared: &Shared) -> Option<Vec<Candidate>> {
     let cluster = &shared.cluster;
     if !cluster.is_known() {
-        return Vec::new();
+        return None;
     }
     let images = cluster.images.all();
     let of_golden: HashMap<&str, &Arc<GoldenImage>> = images
@@ -152,7 +193,7 @@ fn candidates(shared: &Shared) -> Vec<Candidate> {
             image.status.iter().flat_map(|status| &status.targets).filter_map(move |target| Some((target.golden.as_deref()?, image)))
         })
         .collect();
-    let goldens = cluster.claims.all().into_iter().filter(|claim| is_golden(claim, &shared.catalog));
+    let goldens = cluster.claims.all().into_iter().filter(|claim| is_guarded(&claim.metadata, &shared.catalog));
     let candidates = goldens.map(|claim| {
         let name = claim.name_any();
         // By record, else by the golden's mark: an image made again has none on record until it has adopted.
@@ -163,13 +204,7 @@ fn candidates(shared: &Shared) -> Vec<Candidate> {
     let is_open = |candidate: &Candidate| {
         facts::fence(&candidate.claim) == Fence::Open && candidate.volume_fence().is_none_or(|fence| fence == Fence::Open)
     };
-    candidates.filter(|candidate| candidate.wish != Wish::Keep || !is_open(candidate)).collect()
-}
-
-fn is_golden(claim: &Claim, catalog: &str) -> bool {
-    let (labels, annotations) = (texts(claim.metadata.labels.as_ref()), texts(claim.metadata.annotations.as_ref()));
-    labels.get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE)
-        && !is_temporary(object_marks(&claim.metadata, &labels, &annotations), catalog)
+    Some(candidates.filter(|candidate| candidate.wish != Wish::Keep || !is_open(candidate)).collect())
 }
 
 /// What is asked for (R23, R24).
@@ -321,6 +356,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_next_look_is_due_when_the_first_golden_can_go_on() {
+        let wait = |seconds| Step::Wait(Duration::from_secs(seconds));
+        for (steps, pause, is_waiting) in [
+            (vec![], IDLE, false),
+            (vec![Step::Rest], SLOWLY, true),
+            (vec![wait(3), Step::Rest, wait(2)], Duration::from_secs(2), true),
+            (vec![wait(75)], SLOWLY, true),
+            (vec![wait(75), Step::Ask], AGAIN, true),
+            (vec![Step::Mark(Fence::Retired), Step::Delete], SLOWLY, true),
+        ] {
+            assert_eq!(Next::after(&steps), Next { pause, is_waiting }, "{steps:?}");
+        }
+    }
 
     #[test]
     fn force_gets_around_what_needs_a_golden_and_asks_for_nothing_by_itself() {

@@ -35,7 +35,7 @@ use crate::{
     },
     source::Egress,
     spool::{self, Registry, SpoolKey, Store},
-    world::{Changed, Cluster, ConsumerWatch, WatchSettings},
+    world::{Changed, Cluster, ConsumerWatch},
 };
 
 /// How long tasks may take to end.
@@ -146,8 +146,9 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     let queue: Arc<Queue<String>> = Arc::default();
     let list_changed = Arc::new(Notify::new());
     let index: Arc<Index> = Arc::default();
-    let cluster = cluster(&queue, &list_changed, &index);
-    let ledger = ConsumerWatch::new(&arguments.catalog_namespace, WatchSettings::default());
+    let goldens_changed: Arc<Notify> = Arc::default();
+    let cluster = cluster(&queue, &list_changed, &goldens_changed, &index);
+    let ledger = ConsumerWatch::new(&arguments.catalog_namespace, settings.watch());
     let (recorder, publisher) = events::recorder(reader.clone(), "cozystack.io/golden-catalog", &identity, Arc::clone(&metrics));
     let spool_url = arguments.spool_url()?;
     let spool_host = spool_url.url().host_str().unwrap_or_default().to_owned();
@@ -172,11 +173,12 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         metrics: Arc::clone(&metrics),
         limits: (settings.max_concurrent_fetches, settings.max_concurrent_imports),
         retire_wait: settings.retire_wait,
+        goldens_changed,
         workers: settings.workers,
     });
 
     let mut pulses = Vec::new();
-    let watching = WatchSettings { limit: settings.watch_limit, ..WatchSettings::default() };
+    let watching = settings.watch();
     let own = cluster.watches(&reader, &arguments.namespace, &arguments.catalog_namespace, watching);
     for watch in own.into_iter().chain(ledger.watches(&reader, watching)) {
         let pulse = watch.pulse.clone();
@@ -237,8 +239,11 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
 
     if let Some((address, listener)) = status_listener {
         let (cluster, metrics, namespace) = (cluster.clone(), Arc::clone(&metrics), arguments.namespace.clone());
-        let ledger = ledger.clone();
-        let make = move || page::look(&cluster, &namespace, metrics.is_leading(), |image| page::users(&cluster, &ledger, image));
+        let (ledger, usage) = (ledger.clone(), Arc::clone(&shared.usage));
+        let make = move || {
+            let independent = &usage.settings().independent_classes;
+            page::look(&cluster, &namespace, metrics.is_leading(), |image| page::users(&cluster, &ledger, independent, image))
+        };
         let router = page::router(address.ip().is_loopback(), make);
         supervisor.spawn("status page", Stage::Base, |stop| health::serve(listener, router, stop));
     }
@@ -248,6 +253,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         profile: Profile::new(vec![spool_host]),
         resolver: Arc::clone(&resolver),
         interval: Duration::from_secs(60),
+        settle: certs::SETTLE,
     };
     supervisor.spawn("certificates", Stage::Work, {
         let (config, leadership) = (config.clone(), leadership.clone());
@@ -291,8 +297,9 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     Ok(ending.exit_code())
 }
 
-fn cluster(queue: &Arc<Queue<String>>, list_changed: &Arc<Notify>, index: &Arc<Index>) -> Cluster {
+fn cluster(queue: &Arc<Queue<String>>, list_changed: &Arc<Notify>, goldens_changed: &Arc<Notify>, index: &Arc<Index>) -> Cluster {
     let (queue, list_changed, index) = (Arc::clone(queue), Arc::clone(list_changed), Arc::clone(index));
+    let goldens_changed = Arc::clone(goldens_changed);
     // The stores must know themselves to find the image of a golden: filled in once, right after they are made.
     let known: Arc<std::sync::OnceLock<Cluster>> = Arc::default();
     let itself = Arc::clone(&known);
@@ -303,8 +310,12 @@ fn cluster(queue: &Arc<Queue<String>>, list_changed: &Arc<Notify>, index: &Arc<I
                 index.update(&name, cluster.images.get("", &name).as_deref());
                 queue.add(name);
                 list_changed.notify_one();
+                goldens_changed.notify_one();
             }
-            Changed::Golden(golden) => index.images_of(&golden).into_iter().for_each(|name| queue.add(name)),
+            Changed::Golden(golden) => {
+                index.images_of(&golden).into_iter().for_each(|name| queue.add(name));
+                goldens_changed.notify_one();
+            }
             Changed::Quota => waiting_for_quota(cluster).into_iter().for_each(|name| queue.add(name)),
             Changed::Storage => not_ready(cluster).into_iter().for_each(|name| queue.add(name)),
             Changed::ConfigMap(name) => {
@@ -439,7 +450,7 @@ impl Leader {
             catalog: self.arguments.catalog_namespace.clone(),
             spool_url: self.spool_url.clone(),
             registry: registry.clone(),
-            ca_bundle: Arc::new(move || resolver.served().map(|served| served.bundle().to_owned())),
+            ca_bundle: Arc::new(move || resolver.bundle()),
             ca_written: Arc::default(),
         };
         let term = Term::new(Arc::clone(&self.shared), hands, stop.clone());
@@ -452,8 +463,13 @@ impl Leader {
         let consumers = consumers::run(Arc::clone(&self.shared), writer.clone(), stop.clone());
         let fence = fence::keep(Arc::clone(&self.shared), writer.clone(), stop.clone());
         let left = left::keep(Arc::clone(&self.shared), writer.clone(), stop.clone());
-        let webhooks = webhooks::keep(writer.clone(), &self.arguments.namespace, Arc::clone(&self.webhook), stop.clone());
-        let listing = list::run(Arc::clone(&self.shared), writer, Arc::clone(&self.list_changed), stop.clone());
+        let webhooks = async {
+            // With admission off the chart renders no configurations, and gives no right to ask for them.
+            if self.shared.settings.access_is_enforced {
+                webhooks::keep(writer.clone(), &self.arguments.namespace, Arc::clone(&self.webhook), stop.clone()).await;
+            }
+        };
+        let listing = list::run(Arc::clone(&self.shared), writer.clone(), Arc::clone(&self.list_changed), stop.clone());
         tokio::select! {
             outcome = server => outcome.map_err(|error| Fatal::Other(format!("the spool's server: {error}")))?,
             () = endpoints => {},

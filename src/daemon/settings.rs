@@ -241,6 +241,11 @@ impl Settings {
         }
     }
 
+    /// How watches are kept.
+    pub fn watch(&self) -> WatchSettings {
+        WatchSettings { limit: self.watch_limit, ..WatchSettings::default() }
+    }
+
     /// What decisions depend on.
     pub fn golden(&self) -> golden::Settings {
         golden::Settings {

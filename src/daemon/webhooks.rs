@@ -1,10 +1,16 @@
 //! What the leader fills into the webhook configurations that the chart renders: whom to trust, and who takes them along when it goes.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use k8s_openapi::api::{
-    admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
-    core::v1::Namespace,
+use k8s_openapi::{
+    api::{
+        admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
+        core::v1::Namespace,
+    },
+    jiff::Timestamp,
 };
 use kube::{
     Api, Client, Resource,
@@ -15,7 +21,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     golden::manifest::managers,
-    run::{api_error, certs::Resolver, client::is_lost},
+    run::{
+        api_error,
+        certs::{Overlap, Resolver},
+        client::is_lost,
+    },
 };
 
 /// The configurations' name, of both kinds.
@@ -29,10 +39,11 @@ const INTERVAL: Duration = Duration::from_secs(30);
 /// Keeps both configurations filled until `stop`; what is right already is not written.
 pub(super) async fn keep(client: Client, namespace: &str, resolver: Arc<Resolver>, stop: CancellationToken) {
     let mut told = None;
+    let mut overlaps = <(Overlap, Overlap)>::default();
     loop {
-        let bundle = resolver.served().map(|served| served.bundle().to_owned());
+        let bundle = resolver.bundle();
         let outcome = match &bundle {
-            Some(bundle) => fill(&client, namespace, bundle).await,
+            Some(bundle) => fill(&client, namespace, bundle, &mut overlaps).await,
             None => Ok(()),
         };
         match outcome {
@@ -48,19 +59,19 @@ pub(super) async fn keep(client: Client, namespace: &str, resolver: Arc<Resolver
         }
         // While the certificate is not there yet, or something failed, soon again.
         let pause = if bundle.is_none() || told.is_some() { Duration::from_secs(1) } else { INTERVAL };
-        tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(pause) => {} }
+        tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(pause) => {}, () = resolver.changed() => {} }
     }
 }
 
-async fn fill(client: &Client, namespace: &str, bundle: &str) -> Result<(), kube::Error> {
+async fn fill(client: &Client, namespace: &str, bundle: &str, overlaps: &mut (Overlap, Overlap)) -> Result<(), kube::Error> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let Some(uid) = namespaces.get(namespace).await?.metadata.uid else { return Ok(()) };
     let owner = json!({ "apiVersion": "v1", "kind": "Namespace", "name": namespace, "uid": uid });
-    fill_one::<MutatingWebhookConfiguration>(client, namespace, bundle, &owner).await?;
-    fill_one::<ValidatingWebhookConfiguration>(client, namespace, bundle, &owner).await
+    fill_one::<MutatingWebhookConfiguration>(client, namespace, bundle, &owner, &mut overlaps.0).await?;
+    fill_one::<ValidatingWebhookConfiguration>(client, namespace, bundle, &owner, &mut overlaps.1).await
 }
 
-async fn fill_one<K>(client: &Client, namespace: &str, bundle: &str, owner: &Value) -> Result<(), kube::Error>
+async fn fill_one<K>(client: &Client, namespace: &str, bundle: &str, owner: &Value, overlap: &mut Overlap) -> Result<(), kube::Error>
 where
     K: Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + serde::Serialize + std::fmt::Debug,
     K: Resource<Scope = kube::core::ClusterResourceScope>,
@@ -69,11 +80,22 @@ where
     // Not rendered: the hoster has turned admission off.
     let Some(found) = api.get_opt(&name).await? else { return Ok(()) };
     let found = serde_json::to_value(&found).map_err(kube::Error::SerdeError)?;
-    let Some(patch) = wanted(&found, bundle, owner) else { return Ok(()) };
+    // Replicas may serve by the former CA a while longer.
+    let bundle = overlap.bundle(bundle, &bundles(&found), Instant::now(), Timestamp::now());
+    let Some(patch) = wanted(&found, &bundle, owner) else { return Ok(()) };
     let params = PatchParams::apply(managers::WEBHOOKS).force();
     api.patch(&name, &params, &Patch::Apply(&patch)).await?;
     tracing::info!(name, kind = %K::kind(&()), "filled in the webhooks' CA and owner");
     Ok(())
+}
+
+/// What the API server is told to trust at present.
+fn bundles(found: &Value) -> Vec<String> {
+    use base64::Engine as _;
+    let webhooks = found.get("webhooks").and_then(Value::as_array).into_iter().flatten();
+    let texts = webhooks.filter_map(|webhook| webhook.pointer("/clientConfig/caBundle")?.as_str());
+    let decoded = texts.filter_map(|text| base64::engine::general_purpose::STANDARD.decode(text).ok());
+    decoded.filter_map(|bytes| String::from_utf8(bytes).ok()).collect()
 }
 
 /// What is to be applied to a configuration, or nothing where it is as it must be. Only what is ours: everything else stays the chart's.
@@ -113,5 +135,7 @@ mod tests {
         filled["metadata"]["ownerReferences"] = json!([owner]);
         assert_eq!(wanted(&filled, "PEM", &owner), None);
         assert!(wanted(&filled, "other", &owner).is_some());
+        assert_eq!(bundles(&filled), ["PEM"]);
+        assert_eq!(bundles(&json!({})), Vec::<String>::new());
     }
 }

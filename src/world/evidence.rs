@@ -81,6 +81,14 @@ pub fn object_marks<'a>(
     }
 }
 
+/// Whether an object of the catalog namespace carries our mark and is none of CDI's temporaries, onto which CDI copies labels: what the
+/// fence is around (R23), for the leader and for admission alike.
+pub fn is_guarded(meta: &ObjectMeta, catalog_namespace: &str) -> bool {
+    let (labels, annotations) = (texts(meta.labels.as_ref()), texts(meta.annotations.as_ref()));
+    labels.get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE)
+        && !is_temporary(object_marks(meta, &labels, &annotations), catalog_namespace)
+}
+
 /// The pool of a VirtualMachine's disks: by its labels, else it is the pool itself (design §3).
 pub fn machine_clue(machine: &VirtualMachine) -> Pool {
     let own = machine.metadata.namespace.as_deref().unwrap_or_default();

@@ -44,10 +44,9 @@ fn refused(cluster: &Cluster, namespace: &str) -> Vec<(String, String)> {
 ///
 /// # Errors
 /// While not all consumers are known: unknown is never nobody.
-pub fn users(cluster: &Cluster, consumers: &ConsumerWatch, image: &GoldenImage) -> Known<Vec<User>> {
+pub fn users(cluster: &Cluster, consumers: &ConsumerWatch, independent: &BTreeSet<String>, image: &GoldenImage) -> Known<Vec<User>> {
     let classes = observe::classes(cluster);
-    let independent = BTreeSet::new();
-    let storage = Storage { classes: &classes, independent: &independent, now: Timestamp::now().as_second() };
+    let storage = Storage { classes: &classes, independent, now: Timestamp::now().as_second() };
     let status = image.status.clone().unwrap_or_default();
     // Blockers first, as the ledger has them.
     let used = image_consumers(&consumers.read(), &status, storage)?;

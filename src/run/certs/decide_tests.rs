@@ -1,6 +1,6 @@
 use super::*;
 use crate::run::certs::{
-    Served, issue,
+    SELF_ISSUED, Served, issue,
     material::{BUNDLE, CERT, KEY, NEXT, SIGNING},
 };
 use k8s_openapi::{ByteString, api::core::v1::Secret};
@@ -187,7 +187,9 @@ fn a_clock_that_is_a_little_behind_changes_nothing_and_one_that_was_far_ahead_is
 #[test]
 fn a_secret_of_somebody_else_is_used_or_refused_but_never_written() {
     let mut provided = fresh();
-    provided.metadata.annotations = Some([("cert-manager.io/certificate-name".to_owned(), "spool".to_owned())].into());
+    // One that was ours before cert-manager took it over keeps our annotation.
+    assert!(provided.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(SELF_ISSUED)));
+    provided.metadata.annotations.get_or_insert_default().insert("cert-manager.io/certificate-name".to_owned(), "spool".to_owned());
     // As cert-manager writes it: certificate, key and CA, nothing more.
     provided.data.as_mut().unwrap().retain(|field, _| [CERT, KEY, BUNDLE].contains(&field.as_str()));
     assert_eq!(settle(Some(provided.clone()), day(1000), false), (provided.clone(), vec![]));

@@ -1,10 +1,16 @@
 //! Keeping a TLS Secret and what is served in step: the leader writes it, everybody reads it.
 
-use super::{Action, Error, Observed, Profile, Resolver, Served, decide, issue};
+use super::{Action, Error, Observed, Offer, Profile, Resolver, Served, decide, issue};
 use crate::run::{client, lease::Leadership};
+use futures::{Stream, StreamExt as _};
 use k8s_openapi::{api::core::v1::Secret, jiff::Timestamp};
-use kube::{Api, api::PostParams};
-use std::{sync::Arc, time::Duration};
+use kube::{
+    Api,
+    api::PostParams,
+    core::PartialObjectMeta,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use std::{pin::pin, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 /// Brings the Secret `name` to where it needs nothing, and gives what to serve.
@@ -50,8 +56,10 @@ pub struct Keeper {
     pub profile: Profile,
     /// What is served.
     pub resolver: Arc<Resolver>,
-    /// How often to look; a minute is soon enough for certificates that are renewed weeks ahead.
+    /// How often to look besides what the watch of the Secret tells; a minute is soon enough for certificates that are renewed weeks ahead.
     pub interval: Duration,
+    /// How long a CA is published before a certificate by it is served: [`super::SETTLE`].
+    pub settle: Duration,
 }
 
 impl Keeper {
@@ -69,8 +77,13 @@ impl Keeper {
         hold: impl Fn() -> bool,
         stop: CancellationToken,
     ) -> kube::Result<()> {
-        let reader: Api<Secret> = Api::namespaced(client::reader(config)?, &self.namespace);
+        let reader = client::reader(config)?;
+        let headers: Api<PartialObjectMeta<Secret>> = Api::namespaced(reader.clone(), &self.namespace);
+        let reader: Api<Secret> = Api::namespaced(reader, &self.namespace);
         let mut claims = leadership.as_ref().map(Leadership::watch);
+        // Only a wake-up, so that the content of no Secret but this one is ever asked for, and that only when it is used.
+        let named = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
+        let mut written = pin!(watcher(headers, named).default_backoff());
         let mut trouble = None;
         while !stop.is_cancelled() {
             let claim = leadership.as_ref().and_then(Leadership::claim);
@@ -92,21 +105,21 @@ impl Keeper {
                 outcome = tokio::time::timeout(Duration::from_secs(30), look) => outcome,
             };
             let outcome = outcome.unwrap_or_else(|_| Err(Error::Issue("the API server did not answer within 30 s".to_owned())));
-            let missing = self.settle(outcome, &mut trouble);
-            // While there is nothing to serve, every second counts for those who wait at the door.
-            let pause = if missing { self.interval.min(Duration::from_secs(1)) } else { self.interval };
+            let pause = self.take(outcome, &mut trouble).min(self.interval);
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = tokio::time::sleep(pause) => {}
                 () = changed(&mut claims) => {}
+                () = told(&mut written) => {}
             }
         }
         Ok(())
     }
 
-    /// Installs what was found and tells what went wrong, once; says whether there is nothing to serve.
-    fn settle(&self, outcome: Result<(Served, Vec<Action>), Error>, trouble: &mut Option<String>) -> bool {
+    /// Takes what was found and tells what went wrong, once; says when to look again at the latest.
+    fn take(&self, outcome: Result<(Served, Vec<Action>), Error>, trouble: &mut Option<String>) -> Duration {
         let now = Timestamp::now();
+        let mut pause = self.interval;
         let text = match outcome {
             Ok((served, actions)) => {
                 for action in actions {
@@ -114,12 +127,19 @@ impl Keeper {
                 }
                 let refused = served.trouble(&self.profile.names, now).map(|trouble| format!("Secret {}: {trouble}", self.name));
                 let not_after = served.not_after();
-                if self.resolver.install(served) {
-                    tracing::info!(secret = self.name, %not_after, "serves another certificate from the next connection on");
+                match self.resolver.offer(served, self.settle) {
+                    Offer::Known => {}
+                    Offer::Served => {
+                        tracing::info!(secret = self.name, %not_after, "serves another certificate from the next connection on")
+                    }
+                    Offer::Waits(left) => {
+                        tracing::info!(secret = self.name, ?left, "a certificate by another CA is served when its CA has been published");
+                        pause = left;
+                    }
                 }
                 refused
             }
-            Err(Error::Api { source, .. }) if client::is_lost(&source) => return self.resolver.served().is_none(),
+            Err(Error::Api { source, .. }) if client::is_lost(&source) => return self.soon(pause),
             Err(error) => Some(error.to_string()),
         };
         if let Some(text) = &text
@@ -128,8 +148,23 @@ impl Keeper {
             tracing::warn!("{text}");
         }
         *trouble = text;
-        self.resolver.served().is_none()
+        self.soon(pause)
     }
+
+    /// While there is nothing to serve, every second counts for those who wait at the door.
+    fn soon(&self, pause: Duration) -> Duration {
+        if self.resolver.served().is_none() { pause.min(Duration::from_secs(1)) } else { pause }
+    }
+}
+
+/// Completes when the Secret was written; a watch that fails begins again by itself, and nobody waits for it.
+async fn told(written: &mut (impl Stream<Item = Result<watcher::Event<PartialObjectMeta<Secret>>, watcher::Error>> + Unpin)) {
+    while let Some(event) = written.next().await {
+        if matches!(event, Ok(watcher::Event::Apply(_) | watcher::Event::InitApply(_) | watcher::Event::Delete(_))) {
+            return;
+        }
+    }
+    std::future::pending().await
 }
 
 /// Completes when who leads has changed; never where that is not known.

@@ -4,9 +4,10 @@ use super::{Error, SELF_ISSUED, Trouble};
 use k8s_openapi::{api::core::v1::Secret, jiff::Timestamp};
 use rustls::{
     RootCertStore,
-    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
+    client::{WebPkiServerVerifier, danger::ServerCertVerifier, verify_server_cert_signed_by_trust_anchor},
     crypto::{CryptoProvider, aws_lc_rs},
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
+    server::ParsedCertificate,
     sign::CertifiedKey,
 };
 use std::{sync::Arc, time::Duration};
@@ -16,6 +17,9 @@ pub(super) const KEY: &str = "tls.key";
 pub(super) const BUNDLE: &str = "ca.crt";
 pub(super) const SIGNING: (&str, &str) = ("signing-ca.crt", "signing-ca.key");
 pub(super) const NEXT: (&str, &str) = ("next-ca.crt", "next-ca.key");
+
+/// The annotation that cert-manager writes on each Secret it fills (`cmapi.CertificateNameKey`).
+const CERT_MANAGER: &str = "cert-manager.io/certificate-name";
 
 /// How far certificates are dated back, for clients whose clocks are behind.
 pub(super) const BACKDATED: Duration = Duration::from_secs(3600);
@@ -90,7 +94,7 @@ impl Pair {
         roots.add_parsable_certificates(bundle.iter().cloned());
         let verifier =
             WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build().map_err(|e| untrusted(e.to_string()))?;
-        let now = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(now.as_second()).unwrap_or(0)));
+        let now = unix(now);
         let (leaf, rest) = self.certified.cert.split_first().ok_or(Trouble::Missing(CERT))?;
         for name in names {
             let server = ServerName::try_from(name.as_str()).map_err(|_| untrusted(format!("{name} is no DNS name or address")))?;
@@ -139,6 +143,32 @@ impl Served {
     /// When the certificate ends.
     pub fn not_after(&self) -> Timestamp {
         self.pair.not_after
+    }
+
+    /// Whether the other is the same certificate with the same bundle.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.pair.certified.cert == other.pair.certified.cert && self.bundle == other.bundle
+    }
+
+    /// Whether clients that were told the bundle of `other` trust this certificate, whatever its names.
+    pub(super) fn is_vouched_for_by(&self, other: &Self, now: Timestamp) -> bool {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(certificates(other.bundle.as_bytes()).unwrap_or_default());
+        let Some((leaf, rest)) = self.pair.certified.cert.split_first() else { return false };
+        let Ok(leaf) = ParsedCertificate::try_from(leaf) else { return false };
+        let algorithms = provider().signature_verification_algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&leaf, &roots, rest, unix(now), algorithms).is_ok()
+    }
+
+    /// Its bundle and that of `other`.
+    pub(super) fn bundle_with(&self, other: &Self) -> String {
+        let mut all = certificates(self.bundle.as_bytes()).unwrap_or_default();
+        for certificate in certificates(other.bundle.as_bytes()).unwrap_or_default() {
+            if !all.contains(&certificate) {
+                all.push(certificate);
+            }
+        }
+        pem(&all)
     }
 
     /// Whether somebody else issued it.
@@ -197,12 +227,14 @@ fn field<'a>(secret: &'a Secret, name: &'static str) -> Field<'a> {
     Field { name, value: secret.data.as_ref().and_then(|data| data.get(name)).map(|value| value.0.as_slice()) }
 }
 
+/// A Secret that we issued and cert-manager took over keeps our annotation beside its own: it is cert-manager's then.
 fn is_ours(secret: &Secret) -> bool {
-    secret.metadata.annotations.as_ref().is_some_and(|annotations| annotations.get(SELF_ISSUED).is_some_and(|value| value == "true"))
+    let Some(annotations) = &secret.metadata.annotations else { return false };
+    annotations.get(SELF_ISSUED).is_some_and(|value| value == "true") && !annotations.contains_key(CERT_MANAGER)
 }
 
 /// Every certificate in a PEM text; `None` when there is none or one is broken.
-fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
+pub(super) fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     all.ok().filter(|all| !all.is_empty() && all.iter().all(|certificate| validity(certificate).is_some()))
 }
@@ -228,6 +260,10 @@ pub(super) fn pem(certificates: &[CertificateDer<'static>]) -> String {
         text.push_str("-----END CERTIFICATE-----\n");
     }
     text
+}
+
+fn unix(time: Timestamp) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(time.as_second()).unwrap_or(0)))
 }
 
 /// A later time; the end of time where there is none.

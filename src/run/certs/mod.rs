@@ -6,19 +6,24 @@
 //! the next one (`next-ca.*`): the next CA is published in the bundle first and signs only after the overlap, when nobody is left
 //! who was told to trust the old one alone. A Secret without our mark belongs to cert-manager or to a hand; it is used as it is and
 //! never written.
+//!
+//! A certificate by a CA that callers were not told before (cert-manager's issuer has another one, the Secret was deleted) is not served at
+//! once: its CA is published beside the present one first ([`Resolver`]), and the former stays published for a while after ([`Overlap`]).
 
 mod decide;
 mod issue;
 mod keep;
 mod key;
 mod material;
+mod overlap;
 mod serve;
 
 pub use decide::{Action, decide};
 pub use keep::{Keeper, keep};
 pub use key::{KeptSpoolKey, SPOOL_KEY};
 pub use material::{Observed, Profile, Served};
-pub use serve::{Resolver, server_config};
+pub use overlap::Overlap;
+pub use serve::{Offer, Resolver, SETTLE, server_config};
 
 use std::borrow::Cow;
 

@@ -8,12 +8,34 @@ use rustls::{
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+use tokio::sync::Notify;
+
+/// How long the CA of a certificate that callers do not trust yet is published before the certificate is served. The leader fills it in
+/// at once, but somebody must lead (a takeover takes up to 20 s), and API servers learn of it by watch.
+pub const SETTLE: Duration = Duration::from_secs(60);
 
 /// Hands each handshake the newest certificate. Connections that stand keep the one they began with.
 #[derive(Debug, Default)]
 pub struct Resolver {
     current: ArcSwapOption<Served>,
+    /// By a CA that was not told to callers before: published first, served later.
+    coming: Mutex<Option<(Served, Instant)>>,
+    changed: Notify,
+}
+
+/// What became of a certificate that was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offer {
+    /// It is what is served already.
+    Known,
+    /// It is served from the next handshake on.
+    Served,
+    /// Its CA is published, and it is served after this time.
+    Waits(Duration),
 }
 
 impl Resolver {
@@ -22,22 +44,54 @@ impl Resolver {
         Arc::default()
     }
 
-    /// Serves this certificate from the next handshake on; says whether it is another one than before.
-    pub fn install(&self, served: Served) -> bool {
-        let changed = self
-            .current
-            .load()
-            .as_ref()
-            .is_none_or(|current| current.pair.certified.cert != served.pair.certified.cert || current.bundle() != served.bundle());
-        if changed {
-            self.current.store(Some(Arc::new(served)));
+    /// Takes what a Secret holds. Who was told the present bundle must not meet a certificate that it does not vouch for, so such a one
+    /// waits for `settle`, unless there is none to serve meanwhile.
+    pub fn offer(&self, found: Served, settle: Duration) -> Offer {
+        let mut coming = self.coming.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(current) = self.current.load_full() else { return self.install(&mut coming, found) };
+        if current.is_same(&found) {
+            *coming = None;
+            return Offer::Known;
         }
-        changed
+        let now = Timestamp::now();
+        if now >= current.not_after() || found.is_vouched_for_by(&current, now) {
+            return self.install(&mut coming, found);
+        }
+        match &*coming {
+            Some((known, since)) if known.is_same(&found) => match settle.checked_sub(since.elapsed()).filter(|left| !left.is_zero()) {
+                Some(left) => Offer::Waits(left),
+                None => self.install(&mut coming, found),
+            },
+            _ => {
+                *coming = Some((found, Instant::now()));
+                self.changed.notify_one();
+                Offer::Waits(settle)
+            }
+        }
+    }
+
+    fn install(&self, coming: &mut Option<(Served, Instant)>, found: Served) -> Offer {
+        *coming = None;
+        self.current.store(Some(Arc::new(found)));
+        self.changed.notify_one();
+        Offer::Served
     }
 
     /// What is served now.
     pub fn served(&self) -> Option<Arc<Served>> {
         self.current.load_full()
+    }
+
+    /// The CAs that callers are to be told, in PEM: of what is served and of what will be.
+    pub fn bundle(&self) -> Option<String> {
+        let coming = self.coming.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current.load_full()?;
+        Some(coming.as_ref().map_or_else(|| current.bundle().to_owned(), |(coming, _)| coming.bundle_with(&current)))
+    }
+
+    /// Completes when [`Self::bundle`] or what is served has changed since it did so last; for one who waits.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// Seconds until the served certificate ends, negative afterwards; `None` while there is none.

@@ -60,8 +60,8 @@ fn call(address: std::net::SocketAddr, bundle: &str, version: &'static rustls::S
 fn a_replaced_certificate_is_served_at_the_next_handshake_and_no_call_fails_meanwhile() {
     let first = secret(None, &Action::Issue);
     let resolver = Resolver::new();
-    assert!(resolver.install(served(&first)));
-    assert!(!resolver.install(served(&first)), "the same again is no change");
+    assert_eq!(resolver.offer(served(&first), SETTLE), Offer::Served);
+    assert_eq!(resolver.offer(served(&first), SETTLE), Offer::Known, "the same again is no change");
     let address = serve(resolver.clone());
 
     let (stop, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -88,7 +88,7 @@ fn a_replaced_certificate_is_served_at_the_next_handshake_and_no_call_fails_mean
             std::thread::yield_now();
         }
         current = secret(Some(&current), &Action::Renew);
-        assert!(resolver.install(served(&current)), "round {round}");
+        assert_eq!(resolver.offer(served(&current), SETTLE), Offer::Served, "round {round}");
         let next = call(address, &bundle, &rustls::version::TLS13).unwrap();
         assert_eq!(next, resolver.served().unwrap().pair.certified.cert[0].to_vec(), "the very next handshake has it");
     }
@@ -105,7 +105,7 @@ fn without_a_certificate_handshakes_fail_until_there_is_one() {
     let address = serve(resolver.clone());
     assert_eq!(resolver.seconds_left(Timestamp::now()), None);
     assert!(call(address, served(&secret).bundle(), &rustls::version::TLS13).is_err());
-    resolver.install(served(&secret));
+    resolver.offer(served(&secret), SETTLE);
     call(address, served(&secret).bundle(), &rustls::version::TLS13).unwrap();
     let days = resolver.seconds_left(Timestamp::now()).unwrap() / 86_400.0;
     assert!((89.0..=90.0).contains(&days), "{days}");
@@ -115,10 +115,48 @@ fn without_a_certificate_handshakes_fail_until_there_is_one() {
 fn a_broken_secret_leaves_the_last_good_certificate_in_place() {
     let good = secret(None, &Action::Issue);
     let resolver = Resolver::new();
-    resolver.install(served(&good));
+    resolver.offer(served(&good), SETTLE);
     let mut half = secret(Some(&good), &Action::Renew);
     half.data.as_mut().unwrap().insert("tls.key".to_owned(), good.data.as_ref().unwrap()["tls.key"].clone());
     assert!(Served::load("s", &half).is_err());
     let address = serve(resolver);
     call(address, served(&good).bundle(), &rustls::version::TLS13).unwrap();
+}
+
+#[test]
+fn a_certificate_by_another_ca_is_served_only_when_callers_had_time_to_learn_of_it() {
+    let (first, other) = (secret(None, &Action::Issue), secret(None, &Action::Issue));
+    let (old, new) = (served(&first), served(&other));
+    let certificate = |served: &Served| served.pair.certified.cert[0].to_vec();
+    let resolver = Resolver::new();
+    resolver.offer(old.clone(), SETTLE);
+    assert_eq!(resolver.bundle().as_deref(), Some(old.bundle()));
+    let address = serve(resolver.clone());
+
+    assert_eq!(resolver.offer(new.clone(), SETTLE), Offer::Waits(SETTLE));
+    assert!(matches!(resolver.offer(new.clone(), SETTLE), Offer::Waits(left) if left <= SETTLE), "its time goes on");
+    let published = resolver.bundle().unwrap();
+    for bundle in [old.bundle(), &published] {
+        assert_eq!(call(address, bundle, &rustls::version::TLS12).unwrap(), certificate(&old));
+    }
+    // The Secret is put back: nothing was to be changed.
+    assert_eq!(resolver.offer(old.clone(), SETTLE), Offer::Known);
+    assert_eq!(resolver.bundle().as_deref(), Some(old.bundle()));
+
+    assert_eq!(resolver.offer(new.clone(), SETTLE), Offer::Waits(SETTLE));
+    assert_eq!(resolver.offer(new.clone(), Duration::ZERO), Offer::Served);
+    for bundle in [new.bundle(), &published] {
+        assert_eq!(call(address, bundle, &rustls::version::TLS13).unwrap(), certificate(&new));
+    }
+    assert_eq!(resolver.bundle().as_deref(), Some(new.bundle()));
+}
+
+#[test]
+fn one_that_ended_is_replaced_at_once() {
+    let profile = Profile::new(vec![HOST.to_owned()]);
+    let long_ago = Timestamp::now() - Duration::from_secs(100 * 86_400);
+    let ended = issue::apply(&Action::Issue, "s", None, None, &profile, long_ago).unwrap();
+    let resolver = Resolver::new();
+    assert_eq!(resolver.offer(served(&ended), SETTLE), Offer::Served);
+    assert_eq!(resolver.offer(served(&secret(None, &Action::Issue)), SETTLE), Offer::Served);
 }

@@ -1,0 +1,31 @@
+//! What needs a leader, on a cluster of its own: in the shared one it would work on the images of other tests.
+
+use crate::{
+    certificates, fence, orders,
+    stand::{Stand, own_cluster, stand},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leaders_come_and_go() {
+    if stand().await.is_none() {
+        return;
+    }
+    let cluster = own_cluster().await;
+    let stand = Stand::build(&cluster).await;
+    fence::a_leader_killed_between_two_marks_is_taken_over_from(&cluster, &stand).await;
+    fence::force_is_told(&cluster, &stand).await;
+    orders::admission_works_before_cdis_webhook_and_after_it(&cluster).await;
+    certificates::are_replaced_while_calls_go_on(&cluster, &stand, certificates::Until::Published).await;
+}
+
+/// `make soak`: a certificate by another CA is served a minute after its CA was published.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "waits for a minute"]
+async fn a_certificate_by_another_ca_is_served_in_the_end() {
+    if stand().await.is_none() {
+        return;
+    }
+    let cluster = own_cluster().await;
+    let stand = Stand::build(&cluster).await;
+    certificates::are_replaced_while_calls_go_on(&cluster, &stand, certificates::Until::Served).await;
+}
