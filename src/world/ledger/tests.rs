@@ -639,7 +639,8 @@ fn the_end_of_a_clone_is_told_once_and_only_where_its_begin_was_seen() {
     }
     assert_eq!(ledger.take_ends(), [end("seen")]);
 
-    ledger.observe(&claim("a/seen", json!({"annotations": {"cdi.kubevirt.io/cloneType": "copy"}}), "zfs", "Bound"));
+    let copied = json!({"annotations": {marks::GOLDEN: "g", "cdi.kubevirt.io/cloneType": "copy"}});
+    ledger.observe(&claim("a/seen", copied, "zfs", "Bound"));
     let clone = ledger.ended_clone(&end("seen")).expect("a clone");
     assert_eq!((clone.uid.as_deref(), clone.golden.as_str(), clone.class.as_deref()), (Some(SECOND), "g", Some("zfs")));
     assert_eq!(clone.copied, Some(crate::rules::copied::CopyCause::Asked));
