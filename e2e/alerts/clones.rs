@@ -81,11 +81,11 @@ pub async fn go_wrong(scene: &Scene<'_>) {
     // A mark taken off by hand, which is put back.
     let bare = Patch::Merge(json!({ "metadata": { "annotations": { marks::GOLDEN: null } } }));
     api(scene, CDI, "DataVolume", TENANT).await.patch("right", &PatchParams::default(), &bare).await.expect("taken off");
-    clone(scene, "waits", "vm-default-images-slow").await;
     strategy(scene, "copy").await;
     clone(scene, "copied", GOLDEN).await;
     until_done(scene, "copied").await;
     strategy(scene, "csi-clone").await;
+    clone(scene, "waits", "vm-default-images-slow").await;
     readable(&prometheus.until_fires("GoldenImageNetworkCopy", &[("image", "good"), ("cause", "Asked")]).await);
     scene.stage.cdi.script("tenant-a/still", Behaviour::StuckAt(0.0));
     clone(scene, "still", GOLDEN).await;
