@@ -32,7 +32,10 @@ fn each_state_is_told() {
         (vec![condition("Ready", "False", "Importing", "10 %")], State::Working),
         (vec![condition("Ready", "False", "NotFound", "gone"), condition("Stalled", "True", "NotFound", "gone")], State::Stalled),
         (vec![condition("Ready", "False", "Suspended", "")], State::Resting),
-        (vec![condition("Ready", "False", "Retiring", "No new pools."), condition("Retiring", "True", "Retiring", "No new pools.")], State::Resting),
+        (
+            vec![condition("Ready", "False", "Retiring", "No new pools."), condition("Retiring", "True", "Retiring", "No new pools.")],
+            State::Resting,
+        ),
         (vec![], State::Working),
     ] {
         let view = of(conditions);
