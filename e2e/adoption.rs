@@ -28,7 +28,7 @@ use stage::{Options, Stage};
 static CLUSTER: harness::Shared =
     harness::Shared::new(|| harness::Options::default().controller_manager().foreign_crds(harness::Flavor::Trimmed));
 
-/// One story on one stage, because the contract fixes the namespaces' names.
+/// One story on one stage, because the namespaces' names are fixed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_moves_to_the_catalog_and_back() {
     let Some(cluster) = CLUSTER.on(Needs::Scripted).await else { return };

@@ -1,6 +1,8 @@
 //! Seen at a glance: alerts and dashboard, held to promtool's unit tests and shown on a real Prometheus that scrapes the running daemon
 //! while faults are made and healed; the status page in a real browser; what Events and `kubectl describe` tell.
 
+#[path = "alerts/clones.rs"]
+mod clones;
 #[path = "alerts/page.rs"]
 mod page;
 #[path = "alerts/panels.rs"]
@@ -126,6 +128,7 @@ struct Scene<'a> {
     nginx: Nginx,
     prometheus: Prometheus,
     scraped: Port,
+    admission: Port,
     pages: Port,
     dir: harness::ScratchDir,
 }
@@ -135,6 +138,11 @@ impl Scene<'_> {
     fn daemon(&self) -> harness::Daemon {
         let arguments = vec![format!("--status-listen={}", self.pages.address())];
         self.stage.launch("a", Launch { scraped: Some(self.scraped.address()), arguments, ..Launch::default() })
+    }
+
+    /// The admission role, where Prometheus finds it.
+    async fn admission(&self) -> harness::Daemon {
+        self.stage.admission_scraped("admission", &self.admission.address()).await
     }
 
     fn disk(&self, name: &str, seed: u64) {
@@ -158,7 +166,8 @@ impl Scene<'_> {
     }
 }
 
-/// The rules' expressions as they are, with waits of a second: only the `for` of each rule is another.
+/// The rules' expressions as they are, with waits of a second: only the `for` of each rule is another, and how long what is counted over a
+/// while is told.
 fn impatient(groups: &Value) -> Value {
     let mut groups = groups.clone();
     for group in groups.as_array_mut().expect("groups") {
@@ -167,6 +176,8 @@ fn impatient(groups: &Value) -> Value {
             if rule.contains_key("for") {
                 rule.insert("for".to_owned(), json!("1s"));
             }
+            let expression = rule["expr"].as_str().expect("expr").replace("[1h])) > 0", "[30s])) > 0").replace("[5m])) > 0", "[30s])) > 0");
+            rule.insert("expr".to_owned(), json!(expression));
         }
     }
     groups
@@ -176,20 +187,30 @@ fn impatient(groups: &Value) -> Value {
 async fn alerts_fire_while_a_fault_lasts_and_panels_show_it() {
     let Some(cluster) = CLUSTER.on(Needs::Scripted).await else { return };
     let (nginx, authority) = stage::upstream();
-    let settings = json!({ "patience": "2s", "notFoundInterval": "2s", "terminalInterval": "10m", "spoolSize": "700Mi" });
-    let stage = Stage::set(cluster, Options { settings, classes: NO_DEFAULT, ..Options::default() }).await;
-    let (scraped, pages) = (Port::reserve(), Port::reserve());
+    let settings = json!({
+        "patience": "2s", "notFoundInterval": "2s", "terminalInterval": "10m", "spoolSize": "700Mi",
+        "consumersInterval": "1s", "stuckClone": "5s", "retireWait": "4s",
+    });
+    let cdi = |options| cdi::Options { clone_strategy_override: None, ..options };
+    let stage = Stage::set(cluster, Options { settings, classes: NO_DEFAULT, admission: true, cdi, ..Options::default() }).await;
+    let (scraped, admission, pages) = (Port::reserve(), Port::reserve(), Port::reserve());
     let groups = impatient(&rendered("PrometheusRule")["spec"]["groups"]);
-    let prometheus = Prometheus::start(&[scraped.address()], &groups);
-    let scene = Scene { stage, nginx, prometheus, scraped, pages, dir: harness::scratch_dir_on_disk("alerts") };
-    scene.prometheus.until_fires("GoldenImageNoLeader", &[]).await;
+    let prometheus = Prometheus::start(&[scraped.address(), admission.address()], cluster, &groups);
+    let scene = Scene { stage, nginx, prometheus, scraped, admission, pages, dir: harness::scratch_dir_on_disk("alerts") };
+    for alert in ["GoldenImageNoLeader", "GoldenImageAdmissionDown"] {
+        readable(&scene.prometheus.until_fires(alert, &[]).await);
+    }
     let daemon = scene.daemon();
+    let admission = scene.admission().await;
     daemon.ready().await;
-    scene.prometheus.until_ends("GoldenImageNoLeader", &[]).await;
+    admission.ready().await;
+    for alert in ["GoldenImageNoLeader", "GoldenImageAdmissionDown"] {
+        scene.prometheus.until_ends(alert, &[]).await;
+    }
 
     faults_of_images(&scene).await;
-    let daemon = faults_of_the_daemon(&scene, daemon, &authority).await;
-    drop(daemon);
+    let both = faults_of_the_daemon(&scene, daemon, admission, &authority).await;
+    drop(both);
 }
 
 const NO_DEFAULT: &str = r#"
@@ -240,15 +261,18 @@ async fn faults_of_images(scene: &Scene<'_>) {
         prometheus.firing().await.expect("alerts").into_iter().filter(|alert| alert["labels"]["image"] == "good").collect();
     assert!(of_good.is_empty(), "{of_good:?}");
 
-    let data = panels::all_have_data(prometheus, NOT_HERE).await;
+    clones::go_wrong(scene).await;
+    let data = panels::all_have_data(prometheus).await;
     if let Some(path) = std::env::var_os("E2E_PANELS") {
         std::fs::write(path, data.to_string()).expect("write the panels' data");
     }
 
     page::is_shown_in_a_browser(&scene.stage, &scene.pages.address()).await;
     described(scene).await;
+    clones::described(scene).await;
 
     // Healed, one by one.
+    clones::are_healed(scene).await;
     scene.stage.cluster.apply(&format!("{NO_DEFAULT}\n---\n{DEFAULT}")).await;
     scene.disk("missing", 4);
     scene.disk("page", 5);
@@ -271,8 +295,30 @@ async fn faults_of_images(scene: &Scene<'_>) {
     for image in ["classless", "missing", "page", "slow"] {
         scene.stage.until(image, "Ready", "True").await;
     }
+    clones::go_on(scene).await;
+    every_metric_was_fed(prometheus).await;
     let gone = prometheus.query("{__name__=~\"golden_image_.+\",image=\"huge\"}").await.expect("query");
     assert!(gone.is_empty(), "{gone:?}");
+}
+
+/// What need not have moved in this test: trouble that it does not make, and depths that a scrape may miss.
+const AT_REST: &[&str] = &[
+    "golden_image_events_lost_total",
+    "golden_image_watch_failures_total",
+    "golden_image_watch_unreadable_objects",
+    "golden_image_queue_depth",
+    "golden_image_objects_in_backoff",
+];
+
+/// Each metric of the documentation was served by a running daemon, and told something.
+async fn every_metric_was_fed(prometheus: &Prometheus) {
+    for metric in Metrics::new().descriptions() {
+        let name = if metric.kind == "histogram" { format!("{}_count", metric.name) } else { metric.name.clone() };
+        let found = prometheus.query(&format!("max_over_time({name}[30m])")).await.expect("query");
+        let told = found.iter().any(|series| series["value"][1].as_str().is_some_and(|value| value != "0"));
+        let is_at_rest = AT_REST.contains(&metric.name.as_str()) && !found.is_empty();
+        assert!(told || is_at_rest, "{name} is documented, and nothing feeds it: {found:?}");
+    }
 }
 
 /// `kubectl describe` tells a person the story: what happened to an image, in order, and what to do.
@@ -310,19 +356,21 @@ provisioner: linstor.csi.linbit.com
 allowVolumeExpansion: true
 "#;
 
-/// Panels that show what this stage does not make: they are asked, and need not have data.
-const NOT_HERE: &[&str] = &[
-    "Clone time by class",
-    "Verdicts",
-    "Consumers by image and kind",
-    "Consumers over time",
-    "Goldens that cannot be deleted yet",
-    "Retiring, unlisted or edited",
-    "Admission answers",
-];
-
-async fn faults_of_the_daemon(scene: &Scene<'_>, daemon: harness::Daemon, authority: &Authority) -> harness::Daemon {
+async fn faults_of_the_daemon(
+    scene: &Scene<'_>,
+    daemon: harness::Daemon,
+    admission: harness::Daemon,
+    authority: &Authority,
+) -> (harness::Daemon, harness::Daemon) {
     let prometheus = &scene.prometheus;
+    admission.kill();
+    drop(admission);
+    readable(&prometheus.until_fires("GoldenImageAdmissionDown", &[]).await);
+    readable(&clones::until_nobody_can_be_asked(scene).await);
+    let admission = scene.admission().await;
+    admission.ready().await;
+    prometheus.until_ends("GoldenImageAdmissionDown", &[]).await;
+
     daemon.kill();
     drop(daemon);
     readable(&prometheus.until_fires("GoldenImageNoLeader", &[]).await);
@@ -347,7 +395,8 @@ async fn faults_of_the_daemon(scene: &Scene<'_>, daemon: harness::Daemon, author
     // As the runbook says: deleted, a new one is there within a minute.
     secrets.delete("golden-catalog-spool-tls", &DeleteParams::default()).await.expect("deleted");
     prometheus.until_ends("GoldenImageCertificateExpiring", &[]).await;
-    daemon
+    prometheus.until_ends("GoldenImageAdmissionUnreachable", &[]).await;
+    (daemon, admission)
 }
 
 /// What an alert says to a person: whole sentences, every template filled in.

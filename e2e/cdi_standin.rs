@@ -1,4 +1,4 @@
-//! The stand-in for CDI against what real CDI v1.64 did (`reference/cdi-observed.md`): one test a row, on a real API server, with a real TLS upstream and `qemu-img`.
+//! The stand-in for CDI against what real CDI v1.64 was seen to do: one test for each thing seen, on a real API server, with a real TLS upstream and `qemu-img`.
 
 #[path = "cdi/mod.rs"]
 mod cdi;

@@ -150,7 +150,7 @@ fn from_golden(golden: &str) -> Value {
     json!({ "pvc": { "namespace": CATALOG, "name": golden } })
 }
 
-/// The shapes of `packages/apps/kubernetes-nodes` and `vm-disk` (cozystack.md §2, §3).
+/// What Cozystack's `packages/apps/kubernetes-nodes` and `vm-disk` render.
 fn virtual_machine(name: &str, instance_labels: Value) -> Value {
     json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": { "namespace": TENANT, "name": name },

@@ -1,6 +1,6 @@
 //! Continuity: the whole daemon killed anywhere, led by one, never two writers, nothing twice, nothing lost.
 //!
-//! All tests share one cluster, one stage and one turn: the contract fixes the names of namespaces and of the Lease. Each
+//! All tests share one cluster, one stage and one turn: the names of namespaces and of the Lease are fixed. Each
 //! starts daemons and makes images of its own, and leaves only images that are Ready. Rounds that are drawn print how many
 //! they were and their seed (`E2E_SEED` sets it); `make soak` runs all of them.
 

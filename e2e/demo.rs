@@ -31,7 +31,7 @@ use upstream::{
 };
 
 const SCHEMATIC: &str = "ce4c980550dd2ab1b17bbf2b08801c7eb59418eafe8f279833297925d67c7515";
-/// The size of a Talos 1.13 disk (images.md, section 1.4).
+/// The size of a Talos 1.13 disk, in bytes.
 const TALOS: u64 = 4_453_302_272;
 const GOOD: [&str; 3] = ["talos-v1.13.6-b5a1de36eb14", "ubuntu-24.04", "kairos-v1.35"];
 /// A tag as Kairos names its images: the Kubernetes in it is held against the entry's.

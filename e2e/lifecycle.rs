@@ -75,7 +75,7 @@ impl Scene<'_> {
     }
 }
 
-/// One story on one stage, because the contract fixes the namespaces' names; each chapter has images of its own.
+/// One story on one stage, because the namespaces' names are fixed; each chapter has images of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_images_life() {
     let Some(cluster) = CLUSTER.on(Needs::Scripted).await else { return };

@@ -18,7 +18,7 @@ use stage::{CATALOG, NAMESPACE, Options, Stage, images};
 static CLUSTER: harness::Shared =
     harness::Shared::new(|| harness::Options::default().controller_manager().foreign_crds(harness::Flavor::chosen()));
 
-/// One cluster, one stage at a time: the namespaces' names are fixed by the contract.
+/// One cluster, one stage at a time: the namespaces' names are fixed.
 async fn cluster() -> Option<&'static Cluster> {
     CLUSTER.on(Needs::Scripted).await
 }

@@ -1,7 +1,7 @@
 //! One image in every class that needs it: several targets, sizes, quotas, and trouble that is told and heals.
 //!
 //! PVs and PVCs are bound, garbage is collected and quotas are counted by a real kube-controller-manager; CDI is the stand-in,
-//! scripted to the rows of `cdi-observed.md`. What needs real storage is in `storage/real.rs` and says what.
+//! scripted to what CDI v1.64 was seen to do. What needs real storage is in `storage/real.rs` and says what.
 
 #[path = "cdi/mod.rs"]
 mod cdi;
@@ -35,7 +35,7 @@ use scene::Scene;
 static CLUSTER: harness::Shared =
     harness::Shared::new(|| harness::Options::default().controller_manager().foreign_crds(harness::Flavor::Trimmed));
 
-/// One story on one stage, because the contract fixes the namespaces' names; each chapter has images of its own.
+/// One story on one stage, because the namespaces' names are fixed; each chapter has images of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_in_every_class() {
     let Some(cluster) = CLUSTER.on(Needs::Scripted).await else { return };

@@ -51,7 +51,11 @@ async fn explain_says_what_admission_says_live_and_offline() {
     std::fs::write(&disk, pooled.to_string()).expect("write");
     let told = harness::cli(None, ["explain", &subject, "-f", &files, &disk]).await;
     assert_eq!(told.code, Some(2), "{told:?}");
-    assert!(told.stdout.contains("not known") && told.stdout.contains("VirtualMachine"), "{}", told.stdout);
+    assert!(
+        told.stdout.contains("not known") && told.stdout.contains("`kubectl get virtualmachines.kubevirt.io -A -o yaml`"),
+        "{}",
+        told.stdout
+    );
     let told = harness::cli(None, ["explain", &subject, "-f", &files, &disk, "--complete"]).await;
     assert_eq!(told.code, Some(0), "{told:?}");
     assert!(told.stdout.contains("replicated") && told.stdout.contains(CATALOG), "{}", told.stdout);

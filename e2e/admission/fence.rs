@@ -13,7 +13,7 @@ use crate::{
     harness::{self, Cluster, eventually, until, until_gone},
     objects::{Disk, Form, RIGHT, object},
     stage::{self, CATALOG, Launch, Options, Stage, images},
-    stand::{Stand, create, golden, own_cluster, own_hurried_cluster, stand},
+    stand::{Stand, create, golden, own_hurried_cluster, stand},
 };
 
 /// How long a golden is closed before it goes, short for tests.

@@ -33,7 +33,16 @@ pub async fn is_shown_in_a_browser(stage: &Stage<'_>, address: &str) {
 
     let dir = harness::scratch_dir("browser");
     let dom = chromium(dir.path(), &["--dump-dom".to_owned(), url.clone()]);
-    for part in ["<title>Golden images</title>", "NotADiskImage", "NotFound", "NoDefaultClass", "Bad Name", "good", "&lt;img src=x"] {
+    for part in [
+        "<title>Golden images</title>",
+        "NotADiskImage",
+        "NotFound",
+        "NoDefaultClass",
+        "Bad Name",
+        "good",
+        "tenant-a/VirtualMachine/needs-it",
+        "&lt;img src=x",
+    ] {
         assert!(dom.contains(part), "{part}: {dom}");
     }
     assert!(!dom.contains("<img") && !dom.contains("<script") && !dom.contains("owned</title>"), "{dom}");

@@ -10,7 +10,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{self, ScratchDir},
+    harness::{self, Cluster, ScratchDir},
     upstream::process::{Process, free_address},
 };
 
@@ -23,8 +23,8 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Scrapes `targets` and evaluates `groups` as often as it can.
-    pub fn start(targets: &[String], groups: &Value) -> Self {
+    /// Scrapes `targets` and evaluates `groups` as often as it can; of the API server it takes what it counts of webhooks.
+    pub fn start(targets: &[String], api_server: &Cluster, groups: &Value) -> Self {
         let dir = harness::scratch_dir("prometheus");
         let address = free_address();
         let rules = dir.join("rules.yaml");
@@ -32,7 +32,10 @@ impl Prometheus {
         let config = json!({
             "global": { "scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms" },
             "rule_files": [rules],
-            "scrape_configs": [{ "job_name": "golden-catalog", "static_configs": [{ "targets": targets }] }],
+            "scrape_configs": [
+                { "job_name": "golden-catalog", "static_configs": [{ "targets": targets }] },
+                of_api_server(api_server, dir.path()),
+            ],
         });
         let file = dir.join("prometheus.yaml");
         std::fs::write(&file, config.to_string()).expect("configuration");
@@ -108,6 +111,22 @@ impl Prometheus {
         .await;
         eprintln!("ends: {name} {labels:?}");
     }
+}
+
+/// How the API server is scraped: seldom, since it has much to say, of which one metric is kept.
+fn of_api_server(cluster: &Cluster, dir: &Path) -> Value {
+    let authority = dir.join("api-server.crt");
+    std::fs::write(&authority, cluster.control_plane().ca_pem()).expect("write the CA");
+    let text = std::fs::read_to_string(cluster.admin_kubeconfig()).expect("the kubeconfig");
+    let kubeconfig: Value = serde_saphyr::from_str(&text).expect("a kubeconfig");
+    let url = cluster.control_plane().url();
+    json!({
+        "job_name": "apiserver", "scheme": "https", "scrape_interval": "2s", "scrape_timeout": "2s",
+        "authorization": { "credentials": kubeconfig["users"][0]["user"]["token"] },
+        "tls_config": { "ca_file": authority },
+        "static_configs": [{ "targets": [url.trim_start_matches("https://")] }],
+        "metric_relabel_configs": [{ "source_labels": ["__name__"], "regex": "apiserver_admission_webhook_rejection_count", "action": "keep" }],
+    })
 }
 
 fn is(alert: &Value, name: &str, labels: &[(&str, &str)]) -> bool {

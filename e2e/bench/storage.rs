@@ -1,7 +1,7 @@
 //! Many images in two classes: seconds until all are Ready, API writes per golden beside the stand-in's own, and memory.
 //!
-//! `cargo bench --bench storage`, with `IMAGES=50` for fewer than the 1,000 of the contract (design §9: at most 8 writes per golden,
-//! without Lease, Events and progress). CDI is the stand-in without pods and bytes, so that its work hides less of the daemon's; its
+//! `cargo bench --bench storage`, with `IMAGES=50` for fewer than 1,000. The goal is at most 8 writes per golden, without Lease,
+//! Events and progress (docs/performance.md). CDI is the stand-in without pods and bytes, so that its work hides less of the daemon's; its
 //! own writes are a lower bound of CDI's, which costs about 115 an import.
 
 #[path = "../cdi/mod.rs"]

@@ -1,6 +1,6 @@
 //! A stand-in for CDI v1.64.0, the storage below it and the pods it starts.
 //!
-//! It imitates CDI's import and clone controllers as measured in `reference/cdi-observed.md` and described in `reference/cdi.md`; it is not CDI. It needs
+//! It imitates CDI's import and clone controllers as they were seen to work (`e2e/cdi_standin.rs` has one test for each thing seen) and as its source says; it is not CDI. It needs
 //! nodes, a container runtime and a CSI driver no more than an API server does: importer pods are plain objects whose status it writes, volumes are files
 //! below [`Options::dir`], and the importer's work (TLS, headers, HEAD, GET closed early, HEAD, GET, `qemu-img`) is done in this process. What it plays:
 //!

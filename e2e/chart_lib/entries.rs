@@ -142,7 +142,15 @@ fn spec(entry: &Value) -> Value {
             "architecture" if has("reference") => drop(disk.insert(key.clone(), value)),
             "kubernetesVersion" => drop(system.insert(key.clone(), value)),
             "architecture" => drop(talos.insert(key.clone(), value)),
-            "os" | "operatingSystem" => system.extend(value.as_object().cloned().unwrap_or_default()),
+            "os" => {
+                let mut os = value.as_object().cloned().unwrap_or_default();
+                // In an object it is lowercase.
+                if let Some(Value::String(family)) = os.get_mut("family") {
+                    family.make_ascii_lowercase();
+                }
+                system.extend(os);
+            }
+            "operatingSystem" => system.extend(value.as_object().cloned().unwrap_or_default()),
             "storage" if !value.is_object() => {
                 let size = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 spec.insert(key.clone(), json!({ "targets": [{ "size": size }] }));

@@ -91,7 +91,7 @@ async fn a_status_is_written_once_for_a_change_and_a_cleared_message_is_gone() {
     world.kill(daemon).await;
 }
 
-/// Writes a golden may cost, without the Lease, Events and progress (design §9).
+/// Writes a golden may cost, without the Lease, Events and progress (docs/performance.md).
 const BUDGET: usize = 8;
 
 async fn many(count: usize) {

@@ -10,7 +10,7 @@ use crate::{harness, site::Site, stage::NAMESPACE};
 const ELSEWHERE: &str = "catalog-two";
 /// As long as a Pod may take to end, and then some.
 const END: Duration = Duration::from_secs(60);
-/// The deadline that the contract sets an uninstall, for helm to hold.
+/// The deadline of an uninstall, for helm to hold.
 const DEADLINE: [&str; 3] = ["--wait", "--timeout", "60s"];
 
 /// No node runs Pods here: the Deployment wants none, and the test starts the daemon by hand.

@@ -1,4 +1,4 @@
-//! A scripted Talos Image Factory: its answers are those of images.md §1.2.
+//! A scripted Talos Image Factory: its answers are those seen of the public factory.
 
 use golden_catalog::{
     model::{Digest, Schematic, SchematicId, Source, TalosFactory},

@@ -42,7 +42,7 @@ fn head_of(granted: &Granted) -> String {
     format!("GET /{path} HTTP/1.1\r\nhost: localhost\r\nauthorization: {}\r\n", granted.token)
 }
 
-/// What CDI's importer was seen to do (`reference/cdi-observed.md`).
+/// What the importer of CDI v1.64 was seen to do.
 #[tokio::test]
 async fn an_importer_opens_closes_and_opens_again() {
     let running = Running::start(Settings::default());

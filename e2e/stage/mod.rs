@@ -158,8 +158,13 @@ impl<'a> House<'a> {
 
     /// Starts the admission role, as its own ServiceAccount, where the API server's webhooks find it.
     pub async fn admission(&self, name: &str) -> Daemon {
+        self.admission_scraped(name, &Port::reserve().address()).await
+    }
+
+    /// Like [`Stage::admission`], with metrics at an address of the test's.
+    pub async fn admission_scraped(&self, name: &str, scraped: &str) -> Daemon {
         let kubeconfig = self.cluster.kubeconfig_as_service_account(NAMESPACE, "golden-catalog-admission").await;
-        let (health, metrics) = (Port::reserve(), Port::reserve());
+        let health = Port::reserve();
         let arguments = [
             "run".to_owned(),
             "--role=admission".to_owned(),
@@ -168,7 +173,7 @@ impl<'a> House<'a> {
             format!("--webhook-listen={}", self.webhook.address()),
             "--webhook-host=127.0.0.1".to_owned(),
             format!("--health-listen={}", health.address()),
-            format!("--metrics-listen={}", metrics.address()),
+            format!("--metrics-listen={scraped}"),
             "--log-format=text".to_owned(),
         ];
         Daemon::builder(name).args(arguments).kubeconfig(&kubeconfig).health(health.address()).start()

@@ -15,7 +15,7 @@ use super::{
     stage::{CATALOG, NAMESPACE},
 };
 
-/// Each way an import goes wrong (`cdi-observed.md`, `cdi.md` §1), the reason it is told with, and a word of the message.
+/// Each way an import goes wrong (as CDI v1.64 was seen to tell it), the reason it is told with, and a word of the message.
 fn troubles() -> Vec<(&'static str, Behaviour, &'static str, &'static str)> {
     let text = |text: &str| text.to_owned();
     vec![

@@ -1,6 +1,6 @@
 //! Verdicts on clones (R13–R18, R21, R23): the object's requests, each completed with live reads, judged by `rules::clone`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kube::Resource;
 use serde::de::DeserializeOwned;
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     foreign::{Claim, DataSource, DataVolume, KubevirtMachineTemplate, VirtualMachine},
     rules::{
-        clone::{CloneRequest, Known, Source, SourceFacts, Unknown, Verdict},
+        clone::{CloneRequest, Known, Rule, Source, SourceFacts, Unknown, Verdict},
         pool::{Pool, PoolClue},
     },
     world::{
@@ -31,8 +31,23 @@ const LONGEST_CHAIN: usize = 8;
 /// At most so many DataSources of one object are read live: a VM has a handful of disks.
 const MOST_POINTERS: usize = 32;
 
+/// The answer on one object of any clone form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Judged {
+    /// The answer.
+    pub answer: Answer,
+    /// The rules that a refused clone broke.
+    pub broken: BTreeSet<Rule>,
+}
+
+impl From<Answer> for Judged {
+    fn from(answer: Answer) -> Self {
+        Self { answer, broken: BTreeSet::new() }
+    }
+}
+
 /// Decides on one object of any clone form.
-pub async fn judge_clones(request: &Request, scene: &Scene, live: &Live) -> Answer {
+pub async fn judge_clones(request: &Request, scene: &Scene, live: &Live) -> Judged {
     let kind = (request.kind.group.as_str(), request.kind.kind.as_str());
     let outcome = match kind {
         ("cdi.kubevirt.io", "DataVolume") => verdict::<DataVolume>(request, scene, live).await,
@@ -40,9 +55,11 @@ pub async fn judge_clones(request: &Request, scene: &Scene, live: &Live) -> Answ
         ("kubevirt.io", "VirtualMachine") => verdict::<VirtualMachine>(request, scene, live).await,
         ("infrastructure.cluster.x-k8s.io", "KubevirtMachineTemplate") => verdict::<KubevirtMachineTemplate>(request, scene, live).await,
         ("cdi.kubevirt.io", "DataSource") => verdict::<DataSource>(request, scene, live).await,
-        (group, kind) => Ok(Answer::Refuse(format!("golden-catalog judges no {kind} of group {group:?}: check the webhook's rules"))),
+        (group, kind) => {
+            Ok(Answer::Refuse(format!("golden-catalog judges no {kind} of group {group:?}: check the webhook's rules")).into())
+        }
     };
-    outcome.unwrap_or_else(Answer::from)
+    outcome.unwrap_or_else(|unknown| Answer::from(unknown).into())
 }
 
 /// An object of the question.
@@ -50,17 +67,17 @@ fn parse<K: DeserializeOwned>(object: &Value) -> Known<K> {
     K::deserialize(object).map_err(|error| Unknown(format!("the object cannot be read: {error}")))
 }
 
-async fn verdict<K>(request: &Request, scene: &Scene, live: &Live) -> Known<Answer>
+async fn verdict<K>(request: &Request, scene: &Scene, live: &Live) -> Known<Judged>
 where
     K: Clones + Observe + Resource<DynamicType = ()>,
 {
     let Some(object) = request.object.as_ref().filter(|_| matches!(request.operation, Verb::Create | Verb::Update)) else {
-        return Ok(Answer::allow());
+        return Ok(Answer::allow().into());
     };
     let new: K = parse(object)?;
     // What goes away asks for nothing any more; its finalizers must come off.
     if new.meta().deletion_timestamp.is_some() {
-        return Ok(Answer::allow());
+        return Ok(Answer::allow().into());
     }
     let old: Option<K> = request.old_object.as_ref().filter(|_| request.operation == Verb::Update).map(parse).transpose()?;
     let around = Read::before(&new, scene, live).await?;
@@ -72,7 +89,7 @@ where
         new_requests(&before, new.clone_requests(&around)?)
     };
     if requests.is_empty() {
-        return Ok(Answer::allow());
+        return Ok(Answer::allow().into());
     }
     let sources = read_sources(&requests, scene, live).await;
     let mut verdicts = Vec::with_capacity(requests.len());
@@ -82,7 +99,11 @@ where
     let kind = requests.first().map(|request| request.subject.kind);
     let verdict = Verdict::all(verdicts);
     let message = verdict.message().unwrap_or_default();
-    Ok(match (verdict, kind) {
+    let broken = match &verdict {
+        Verdict::Refuse(violations) => violations.iter().map(|violation| violation.rule).collect(),
+        _ => BTreeSet::new(),
+    };
+    let answer = match (verdict, kind) {
         (Verdict::Allow { patch, warnings }, Some(kind)) => {
             let patch = if kind.is_disk() { operations(kind, object, &patch) } else { Vec::new() };
             Answer::Allow { patch, warnings }
@@ -90,7 +111,8 @@ where
         (Verdict::NotOurs | Verdict::Allow { .. }, _) => Answer::allow(),
         (Verdict::Refuse(_), _) => Answer::Refuse(message),
         (Verdict::Unknown(_), _) => Answer::Later(message),
-    })
+    };
+    Ok(Judged { answer, broken })
 }
 
 /// What was read live of each source.

@@ -1,4 +1,4 @@
-//! A GoldenImage may name a Secret only if its author may read it (design §8): asked of the API server for the requesting user. This webhook fails closed, unlike the one for the rest of a GoldenImage.
+//! A GoldenImage may name a Secret only if its author may read it: asked of the API server for the requesting user. This webhook fails closed, unlike the one for the rest of a GoldenImage.
 
 use std::time::Duration;
 

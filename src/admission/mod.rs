@@ -1,4 +1,4 @@
-//! The admission role (design §5): every clone of a golden is right or refused with a reason, and no golden in use can be deleted.
+//! The admission role (`docs/admission.md`): every clone of a golden is right or refused with a reason, and no golden in use can be deleted.
 //!
 //! The API server asks over TLS ([`server`]); a question is read ([`review`]), completed with live reads ([`live`]) and with what the watches know ([`scene`]), and decided by the same functions as `plan` and `explain` (`rules::clone`). Nothing is ever written from here, which is what makes a server-side dry-run free of effect: events and marks are the leader's.
 
@@ -15,7 +15,7 @@ pub mod server;
 mod source;
 mod view;
 
-pub use clones::judge_clones;
+pub use clones::{Judged, judge_clones};
 pub use credentials::judge_credentials;
 pub use golden_images::judge_image;
 pub use goldens::{daemon_user, judge_golden, judge_namespace};
@@ -48,6 +48,9 @@ impl Answer {
     pub const fn allow() -> Self {
         Self::Allow { patch: Vec::new(), warnings: Vec::new() }
     }
+
+    /// Every word that [`Self::as_str`] gives.
+    pub const WORDS: [&str; 3] = ["allowed", "refused", "unknown"];
 
     /// The word for metrics.
     pub const fn as_str(&self) -> &'static str {

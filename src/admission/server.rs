@@ -28,7 +28,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Answer, Live, Scene, judge_clones, judge_credentials, judge_golden, judge_image, judge_namespace, review};
+use super::{Answer, Judged, Live, Scene, judge_clones, judge_credentials, judge_golden, judge_image, judge_namespace, review};
 use crate::run::metrics::Metrics;
 
 /// The server's limits. The defaults suit a cluster.
@@ -106,10 +106,10 @@ enum Hook {
 }
 
 impl Hook {
+    const ALL: [Self; 6] = [Self::Disks, Self::Clones, Self::Goldens, Self::Namespaces, Self::Images, Self::Credentials];
+
     fn parse(text: &str) -> Option<Self> {
-        [Self::Disks, Self::Clones, Self::Goldens, Self::Namespaces, Self::Images, Self::Credentials]
-            .into_iter()
-            .find(|hook| hook.as_str() == text)
+        Self::ALL.into_iter().find(|hook| hook.as_str() == text)
     }
 
     const fn as_str(self) -> &'static str {
@@ -135,6 +135,7 @@ pub async fn serve(
     settings: Settings,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
+    app.metrics.expect_reviews(Hook::ALL.map(Hook::as_str), Answer::WORDS);
     let acceptor = Acceptor {
         tls: RustlsAcceptor::new(RustlsConfig::from_config(tls)).handshake_timeout(settings.handshake),
         places: Arc::new(Semaphore::new(settings.connections)),
@@ -192,8 +193,8 @@ async fn answer(State(shared): State<Shared>, Path(hook): Path<String>, body: Bo
 
 async fn decide(hook: Hook, request: &review::Request, app: &App) -> Answer {
     match hook {
-        Hook::Disks => judge_clones(request, &app.scene, &app.live).await,
-        Hook::Clones => match judge_clones(request, &app.scene, &app.live).await {
+        Hook::Disks => clones(request, app).await,
+        Hook::Clones => match clones(request, app).await {
             // A validating webhook may not change anything.
             Answer::Allow { warnings, .. } => Answer::Allow { patch: Vec::new(), warnings },
             other => other,
@@ -203,6 +204,12 @@ async fn decide(hook: Hook, request: &review::Request, app: &App) -> Answer {
         Hook::Images => judge_image(request, &app.scene, &app.daemon),
         Hook::Credentials => judge_credentials(request, &app.client, &app.namespace, &app.daemon).await,
     }
+}
+
+async fn clones(request: &review::Request, app: &App) -> Answer {
+    let Judged { answer, broken } = judge_clones(request, &app.scene, &app.live).await;
+    app.metrics.rules_broken(broken);
+    answer
 }
 
 fn log(hook: Hook, request: &review::Request, answer: &Answer) {

@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn reads_headers_as_the_reference_decoder_does() {
-        // From reference/images.md: `zstd` of a 300 MiB file.
+        // What `zstd` writes for a 300 MiB file.
         let header = FrameHeader::parse(&[0x28, 0xb5, 0x2f, 0xfd, 0x84, 0x68, 0, 0, 0xc0, 0x12]).expect("whole");
         assert_eq!(header, FrameHeader { window: 8 << 20, content: Some(0x12c0_0000), dictionary: false });
         // Too short by one byte.

@@ -159,7 +159,7 @@ fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry,
             });
         }
         os_key = "os";
-        spec.insert("operatingSystem".into(), os.clone());
+        spec.insert("operatingSystem".into(), lowercase_family(os.clone()));
     }
     quoted_version(os_key, spec.get_mut("operatingSystem"), &mut errors);
     kubernetes_version(entry, os_key, &mut spec, &mut errors);
@@ -178,7 +178,7 @@ fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry,
     if let Err(FieldErrors(found)) = &image {
         add_untold(&mut wrong, found.clone());
     }
-    errors.extend(wrong.into_iter().filter(|error| !error.message.is_empty()).map(in_terms_of_entry));
+    errors.extend(wrong.into_iter().filter(|error| !error.message.is_empty()).map(|error| in_terms_of_entry(error, os_key)));
     let mut image = match image {
         Ok(image) if errors.is_empty() => image,
         _ => return Err(fail(errors)),
@@ -312,6 +312,14 @@ fn kubernetes_version(entry: &Map<String, Value>, os_key: &str, spec: &mut Map<S
     }
 }
 
+/// The former lists write `Linux` and `Windows`, where a family is lowercase.
+fn lowercase_family(mut os: Value) -> Value {
+    if let Some(Value::String(family)) = os.get_mut("family") {
+        family.make_ascii_lowercase();
+    }
+    os
+}
+
 /// YAML reads a bare `24.10` as the number 24.1: a version must be quoted.
 fn quoted_version(key: &str, os: Option<&mut Value>, errors: &mut Vec<FieldError>) {
     let Some(os) = os.and_then(Value::as_object_mut) else { return };
@@ -324,8 +332,8 @@ fn quoted_version(key: &str, os: Option<&mut Value>, errors: &mut Vec<FieldError
     }
 }
 
-/// Where a field of a GoldenImage comes from in an entry.
-fn in_terms_of_entry(error: FieldError) -> FieldError {
+/// Where a field of a GoldenImage comes from in an entry; `os_key` is how the entry spells `operatingSystem`.
+fn in_terms_of_entry(error: FieldError, os_key: &str) -> FieldError {
     let field = error
         .field
         .trim_start_matches("spec.")
@@ -336,6 +344,10 @@ fn in_terms_of_entry(error: FieldError) -> FieldError {
         .replace("storage.targets[0].size", "storage")
         .replace("storage.targets[0].storageClassName", "storageClass")
         .replace("metadata.name", "name");
+    let field = match field.strip_prefix("operatingSystem.") {
+        Some(part) => format!("{os_key}.{part}"),
+        None => field,
+    };
     FieldError { field, message: error.message }
 }
 
@@ -359,14 +371,16 @@ mod tests {
     #[test]
     fn keys_of_the_former_charts_are_understood() {
         let list = read_list(
-            "storageClass: replicated\nimages:\n- name: ubuntu-24.04\n  url: https://example.org/noble.img\n  storage: 20Gi\n  os: {family: ubuntu, name: Ubuntu, version: \"24.04\"}\n  architecture: amd64\n  description: Noble\n",
+            "storageClass: replicated\nimages:\n- name: ubuntu-24.04\n  url: https://example.org/noble.img\n  storage: 20Gi\n  os: {family: Linux, name: Ubuntu, version: \"24.04\"}\n  architecture: amd64\n  description: Noble\n",
         )
         .expect("list");
         let entry = list.entries[0].as_ref().expect("good");
         let target = &entry.image.targets[0];
         assert_eq!(target.class.as_ref().expect("class").as_str(), "replicated");
         assert_eq!(target.size.expect("size").to_string(), "20Gi");
-        assert_eq!(entry.image.operating_system.version.as_deref(), Some("24.04"));
+        let os = &entry.image.operating_system;
+        assert_eq!((os.family.as_deref(), os.version.as_deref()), (Some("linux"), Some("24.04")));
+        assert_eq!(entry.spec.operating_system.as_ref().and_then(|os| os.family.as_deref()), Some("linux"), "as the CRD wants it");
     }
 
     #[test]
@@ -400,7 +414,7 @@ mod tests {
             let errors = &list.entries[index].as_ref().expect_err("bad").errors.0;
             errors.iter().map(|error| error.field.clone()).collect::<Vec<_>>()
         };
-        assert_eq!(fields(0), ["colour", "platform", "os.version", "digest", "operatingSystem.name", "name", "url", "storage"]);
+        assert_eq!(fields(0), ["colour", "platform", "os.version", "digest", "os.name", "name", "url", "storage"]);
         assert_eq!(fields(1), ["url", "name", "digest", "usages"]);
     }
 

@@ -50,7 +50,7 @@ pub fn entry_schema() -> Value {
             }
             "storage" => storage(&plain(&spec["storage"])),
             "storageClass" => class.clone(),
-            "os" => plain(&spec["operatingSystem"]),
+            "os" => former_os(plain(&spec["operatingSystem"])),
             "kubernetesVersion" => plain(&spec["operatingSystem"]["properties"]["kubernetesVersion"]),
             // The former chart's spelling.
             "imageFactoryURL" => plain(&sources["talosFactory"]["properties"]["factoryURL"]),
@@ -76,6 +76,14 @@ pub fn entry_schema() -> Value {
         "oneOf": KINDS.iter().map(|key| given(key)).collect::<Vec<_>>(),
         "allOf": rules,
     })
+}
+
+/// The former key `os`, whose family may be written in any case: the parser makes it lowercase.
+fn former_os(mut os: Value) -> Value {
+    if let Some(Value::String(pattern)) = os.pointer_mut("/properties/family/pattern") {
+        *pattern = pattern.replace("a-z", "A-Za-z");
+    }
+    os
 }
 
 /// Whether a key has a value: null is the same as none.

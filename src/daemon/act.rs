@@ -274,7 +274,7 @@ impl Hands {
                 manifest::data_volume(image, order, &self.catalog, manifest::Origin::Spool(&url))
             }
         };
-        // Strict: a field that this CDI does not know must not be dropped without a word (cdi.md, trap 5).
+        // Strict: a field that this CDI does not know must not be dropped without a word: CDI v1.64 dropped `checksum` so.
         let uri = format!(
             "{}?fieldManager={}&fieldValidation=Strict",
             DataVolume::url_path(&(), Some(&self.catalog)),

@@ -101,8 +101,11 @@ pub(super) fn start(
     let scene = Scene::new(&arguments.catalog_namespace, consumers, settings.independent_classes.clone());
     watch(supervisor, health, metrics, scene.watches(&reader, settings.watch()));
     metrics.on_scrape({
-        let resolver = Arc::clone(resolver);
-        move |metrics| metrics.certificate(certs::WEBHOOK_TLS, resolver.seconds_left(Timestamp::now()))
+        let (resolver, scene) = (Arc::clone(resolver), scene.clone());
+        move |metrics| {
+            metrics.certificate(certs::WEBHOOK_TLS, resolver.seconds_left(Timestamp::now()));
+            metrics.admission_ready(resolver.served().is_some() && scene.known().is_ok());
+        }
     });
     health.add(Probe::Ready, "what verdicts depend on", {
         let scene = scene.clone();

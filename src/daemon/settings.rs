@@ -101,7 +101,7 @@ pub struct RunArguments {
     pub resolver: Option<SocketAddr>,
 }
 
-/// The settings file. Every field has the default of the contract (design §4a).
+/// The settings file. Every field has a default, which the chart's README tells.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Settings {

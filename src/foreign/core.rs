@@ -94,6 +94,7 @@ pub struct NamespacedName {
 
 /// A condition as CDI writes it (its older shape: no `observedGeneration`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Condition {
     /// `Ready`, `Bound` or `Running`.
     #[serde(rename = "type", default)]
@@ -107,4 +108,7 @@ pub struct Condition {
     /// The cause in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Since when it has this status, as RFC 3339; text, so that an odd one makes no status unreadable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<String>,
 }

@@ -139,7 +139,7 @@ fn the_small_kinds() {
     );
 }
 
-/// Objects as the real chart and the real controllers write them (`cozystack.md` §2), trimmed.
+/// Objects as the real chart and the real controllers write them, trimmed.
 #[test]
 fn real_shapes_are_read() {
     let template: KubevirtMachineTemplate = serde_json::from_value(serde_json::json!({

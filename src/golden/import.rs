@@ -186,7 +186,7 @@ pub fn stood_still(status: &TargetStatus, volume: &DataVolumeView, deadline: Dur
     }
 }
 
-/// A crash-looping importer says why it failed only until its next start (`reference/cdi.md`, trap 1): what was told stays until
+/// A crash-looping importer says why it failed only until its next start: what was told stays until
 /// the import gets further.
 fn told_before(status: &TargetStatus, volume: &DataVolumeView, view: &ObservedTarget) -> Option<(Reason, String)> {
     let ready = find_condition(&status.conditions, ConditionType::Ready).filter(|_| volume.restarts > 0)?;

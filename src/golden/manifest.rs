@@ -65,7 +65,7 @@ pub fn marks_of(image: &Image, order: &ImportOrder) -> marks::Marks {
 pub enum Origin<'a> {
     /// The spool, at this URL. Its path is unguessable.
     Spool(&'a str),
-    /// This golden of the same namespace, which needs nobody's permission (`reference/cdi.md`, section 4).
+    /// This golden of the same namespace, which needs nobody's permission.
     Golden(&'a GoldenName),
 }
 
@@ -73,9 +73,9 @@ pub enum Origin<'a> {
 pub fn data_volume(image: &Image, order: &ImportOrder, namespace: &str, from: Origin<'_>) -> Value {
     let marks::Marks { mut labels, mut annotations } = marks_of(image, order);
     labels.insert(MANAGED_BY.into(), MANAGER.into());
-    // A golden has no consumer pod: without this a WaitForFirstConsumer class would wait for ever (cdi.md, trap 10).
+    // A golden has no consumer pod: without this a WaitForFirstConsumer class would wait for ever.
     annotations.insert("cdi.kubevirt.io/storage.bind.immediate.requested".into(), "true".into());
-    // CDI before v1.62 could delete a finished DataVolume (cdi.md, section 5).
+    // CDI before v1.62 could delete a finished DataVolume.
     annotations.insert("cdi.kubevirt.io/storage.deleteAfterCompletion".into(), "false".into());
     annotations.insert("helm.sh/resource-policy".into(), "keep".into());
     let source = match from {

@@ -156,7 +156,7 @@ pub fn target(
     }
 }
 
-/// The newest Warning about the claim, or about what CDI made to fill it (`reference/cdi.md`, section 5, has the names).
+/// The newest Warning about the claim, or about what CDI made to fill it: CDI's populator names its claim `prime-<UID>`, and scratch space and pods after that.
 fn newest_warning(cluster: &Cluster, golden: &str, claim_uid: &str) -> Option<Told> {
     let prime = format!("prime-{claim_uid}");
     let names = [

@@ -11,7 +11,7 @@ use crate::{
     rules::{CdiCondition, ImporterFacts, Reason, Told, adopt::Stranger, modes::ClaimProperties, quota::Quota, size::Overheads},
 };
 
-/// What bounds an image's life; the defaults are those of the contract (design §4a).
+/// What bounds an image's life; the defaults are those of the chart's README.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// How many fetches may fail before the image counts as terminally failed.

@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Architecture, InvalidValue, SchematicId, Source, digest::hex, text_value};
 
-/// What an image *is*, whatever its name: the first 40 hex characters of the sha256 of its identity line (design §3).
+/// What an image *is*, whatever its name: the first 40 hex characters of the sha256 of its identity line (docs/architecture.md, "Names").
 ///
 /// Two entries of one identity are one image (R3). Sixty-three characters fit in a label, so an identity does.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -98,7 +98,7 @@ mod tests {
     const AGENT: &str = "ce4c980550dd2ab1b17bbf2b08801c7eb59418eafe8f279833297925d67c7515";
     const VANILLA: &str = "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba";
 
-    /// The table of design §3.
+    /// The lines of docs/architecture.md, "Names".
     #[rstest]
     #[case(talos(AGENT, "v1.13.6", "openstack", Architecture::Amd64, false), "b5a1de36eb142062339331fa8ae78f6f44c83fad")]
     #[case(talos(VANILLA, "v1.11.1", "openstack", Architecture::Arm64, false), "60f78b83c53254a6474b96b7a65a7c2581707056")]

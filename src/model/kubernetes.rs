@@ -36,7 +36,7 @@ impl KubernetesVersion {
         release != other_release || (!suffix.is_empty() && !other_suffix.is_empty() && suffix != other_suffix)
     }
 
-    /// The version that a Kairos tag names, in any of its spellings (images.md §4): `…-k3s-v1.36.1-k3s1`,
+    /// The version that a Kairos tag names, in any of its spellings: `…-k3s-v1.36.1-k3s1`,
     /// `…-k3sv1.32.1-k3s1`, `…-k0s-v1.36.3-k0s.2`. A tag need not name one, and then it says nothing.
     pub fn in_tag(tag: &str) -> Option<Self> {
         let tag = tag.strip_suffix("-uki").or_else(|| tag.strip_suffix("-img")).unwrap_or(tag);
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(version(b).contradicts(&version(a)), contradicts);
     }
 
-    /// The spellings of images.md §4.
+    /// The spellings seen on published Kairos images.
     #[rstest]
     #[case("v0.4.0-standard-amd64-generic-v4.1.2-k3s-v1.36.1-k3s1", Some("v1.36.1-k3s1"))]
     #[case("v0.5.1-standard-amd64-generic-v4.2.0-k0s-v1.36.3-k0s.2", Some("v1.36.3-k0s.2"))]

@@ -87,7 +87,7 @@ pub struct Naming<'a> {
 }
 
 impl GoldenName {
-    /// The name of an image's golden by the table of design §3, or `None` while a schematic's ID is not known.
+    /// The name of an image's golden (docs/architecture.md, "Names"), or `None` while a schematic's ID is not known.
     ///
     /// The first target made gets the name without a class; `class` is given for each further one.
     ///

@@ -1,4 +1,4 @@
-//! What a StorageClass cannot do that clones want: told on the golden before the first clone (issue 7 item 4, R17).
+//! What a StorageClass cannot do that clones want: told on the golden before the first clone (R17).
 
 use super::{class::ClassFacts, dependence::is_known_driver};
 
@@ -107,7 +107,7 @@ impl Shortfall {
     }
 }
 
-/// What a class cannot do that clones want (issue 7 item 4), worst first.
+/// What a class cannot do that clones want, worst first.
 pub fn shortfalls<S: AsRef<str>>(class: &ClassFacts, strategy: Strategy<'_>, node_local: &[S]) -> Vec<Shortfall> {
     let mut found = Vec::new();
     match strategy.effective() {

@@ -129,7 +129,7 @@ pub fn target_class<'a>(stated: &str, classes: &'a Classes) -> Result<&'a ClassF
     classes.get(stated).ok_or_else(|| ClassTrouble::NotFound(stated.to_owned()))
 }
 
-/// `DuplicateClass` (issue 7): two targets of one image that resolve to one class. Targets not resolved yet are `None`.
+/// `DuplicateClass`: two targets of one image that resolve to one class. Targets not resolved yet are `None`.
 pub fn duplicate_class(resolved: &[Option<&str>]) -> Option<ClassTrouble> {
     resolved.iter().enumerate().find_map(|(second, class)| {
         let class = (*class)?;
@@ -138,7 +138,7 @@ pub fn duplicate_class(resolved: &[Option<&str>]) -> Option<ClassTrouble> {
     })
 }
 
-/// `DefaultClassDrift` (issue 7): a target that named no class was frozen to one that is no longer the default. Nothing changes; the message says so.
+/// `DefaultClassDrift`: a target that named no class was frozen to one that is no longer the default. Nothing changes; the message says so.
 pub fn default_class_drift(frozen: &str, classes: &Classes) -> Option<String> {
     let now = default_class(classes, Shape::Storage)?;
     (now.name != frozen)

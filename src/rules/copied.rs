@@ -1,4 +1,4 @@
-//! Clones that were copied over the network instead of being cloned in storage, and why (issue 9 item 7).
+//! Clones that were copied over the network instead of being cloned in storage, and why.
 //!
 //! CDI chooses once and writes the way on the claim (`cdi.kubevirt.io/cloneType: copy`) with the cause in words (`cloneFallbackReason`); the words are those of its `pkg/controller/clone/planner.go`.
 
@@ -40,6 +40,27 @@ impl CopyCause {
             Self::NoCsi => "NoCsi",
             Self::Asked => "Asked",
             Self::Other => "Other",
+        }
+    }
+}
+
+impl CopyCause {
+    /// What it is and what to do, as the end of a sentence.
+    pub const fn advice(self) -> &'static str {
+        match self {
+            Self::OtherDriver => {
+                "the disk's StorageClass is of another driver than the golden's; add a target for that class to the image, or use the golden's class"
+            }
+            Self::OtherVolumeMode => "one is a block device and the other a file system; write the golden's `volumeMode`",
+            Self::NoExpansion => {
+                "the disk is larger than the golden and its class cannot grow volumes; set `allowVolumeExpansion: true` on the class"
+            }
+            Self::NoSnapshotClass => "the driver has no VolumeSnapshotClass; create one",
+            Self::NoCsi => "the provisioner is no CSI driver; use a class of one that is",
+            Self::Asked => {
+                "the StorageProfile, CDI's configuration or an annotation asks for copies; set `cloneStrategy` to csi-clone or snapshot, or take the annotation off"
+            }
+            Self::Other => "CDI's words are in the PVC's annotation `cdi.kubevirt.io/cloneFallbackReason`",
         }
     }
 }

@@ -44,7 +44,7 @@ const DRIVERS: [(&str, Dependence); 7] = [
     ("hostpath.csi.k8s.io", Dependence::Independent),
 ];
 
-/// Whether the table knows the driver at all; cloning in a class of an unknown one is told before the first clone (issue 7 item 4).
+/// Whether the table knows the driver at all; cloning in a class of an unknown one is told before the first clone.
 pub fn is_known_driver(driver: &str) -> bool {
     entry(driver).is_some()
 }

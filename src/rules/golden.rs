@@ -1,4 +1,4 @@
-//! What a golden is and whether it can be cloned (R7, R8, design §3).
+//! What a golden is and whether it can be cloned (R7, R8).
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct ObjectMarks<'a> {
     pub controller: Option<(&'a str, &'a str)>,
 }
 
-/// Whether CDI made this object for another one (design §3): such objects carry tenants' labels and annotations and must never count.
+/// Whether CDI made this object for another one: such objects carry tenants' labels and annotations and must never count.
 ///
 /// Told by CDI's own marks and names only inside the catalog namespace, where tenants cannot write; elsewhere only by a claim that another claim controls, so that no tenant can hide a disk by marking it.
 pub fn is_temporary(object: ObjectMarks<'_>, catalog_namespace: &str) -> bool {
@@ -48,7 +48,7 @@ pub enum NotGolden {
     Stray,
 }
 
-/// Whether a claim is a golden (design §3): in the catalog namespace, with our label, controlled by its DataVolume or of the recorded UID, and none of CDI's temporaries.
+/// Whether a claim is a golden: in the catalog namespace, with our label, controlled by its DataVolume or of the recorded UID, and none of CDI's temporaries.
 ///
 /// # Errors
 /// Why not.

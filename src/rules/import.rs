@@ -1,6 +1,6 @@
 //! R10: what CDI's words about an import mean.
 //!
-//! CDI almost never says `Failed` (`reference/cdi.md`, section 1): a dead importer is `ImportInProgress` for ever. The words
+//! CDI almost never says `Failed`: a dead importer is `ImportInProgress` for ever. The words
 //! below are those of CDI v1.64, with v1.65's; what is not known counts as work under way, and the deadline catches it.
 
 use super::Reason;
@@ -151,7 +151,7 @@ fn of_silence(facts: ImportFacts<'_>) -> Trouble {
         };
         return Some((kind, told(&format!("{about} ({reason})"), message)));
     }
-    // With populators CDI puts the newest event of the volume it fills behind this (`reference/cdi.md`, section 1).
+    // With populators CDI puts the newest event of the volume it fills behind this.
     let words = facts.bound.message.split_once("] : ").map(|(_, words)| words).filter(|words| !words.trim().is_empty());
     let waits = facts.bound.status == Some(false) && !facts.importer.connected;
     words.filter(|_| waits).map(|words| (Reason::VolumeNotMade, told("Storage has not made the volume", words)))

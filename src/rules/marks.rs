@@ -1,4 +1,4 @@
-//! The names of everything the catalog writes on other objects (design §3), and the sets written on a golden and on a consumer.
+//! The names of everything the catalog writes on other objects (docs/architecture.md, "Names"), and the sets written on a golden and on a consumer.
 
 use std::collections::BTreeMap;
 
@@ -154,7 +154,7 @@ pub fn is_label_value(text: &str) -> bool {
     bytes.len() <= 63 && edge(bytes.first()) && edge(bytes.last()) && bytes.iter().all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(c))
 }
 
-/// The marks of a golden's DataVolume and claim (design §3).
+/// The marks of a golden's DataVolume and claim.
 ///
 /// A text that is no label value (a version with a space, a name of 80 characters) becomes an annotation of the same key: cutting it would let two goldens look alike.
 pub fn golden_marks(golden: &GoldenMarks<'_>) -> Marks {
@@ -211,7 +211,7 @@ pub fn golden_marks(golden: &GoldenMarks<'_>) -> Marks {
     marks
 }
 
-/// The marks of a consumer's DataVolume and claim: the golden's name and the pool (design §3).
+/// The marks of a consumer's DataVolume and claim: the golden's name and the pool.
 ///
 /// Annotations, because a golden's name may have 85 characters and a label value holds 63.
 pub fn consumer_marks(golden: &str, pool: &str) -> Marks {

@@ -1,4 +1,4 @@
-//! Volume and access modes: chosen once from the StorageProfile for a golden (issue 7 item 4), foreseen for a clone (R16).
+//! Volume and access modes: chosen once from the StorageProfile for a golden, foreseen for a clone (R16).
 
 use super::{class::Shape, size::VolumeMode};
 
@@ -30,7 +30,7 @@ pub struct NoModes {
     pub class: String,
 }
 
-/// The modes of a claim (issue 7 item 4): what is stated, completed from the class's properties as CDI completes them.
+/// The modes of a claim: what is stated, completed from the class's properties as CDI completes them.
 ///
 /// A stated mode takes the first set that has it, else the first set; stated access modes take the first set that shares one, else the first (`getDefaultVolumeMode` and `getDefaultAccessModes` in CDI's pkg/controller/datavolume/util.go).
 ///
@@ -48,7 +48,7 @@ pub fn choose_modes(class: &str, mode: Option<VolumeMode>, access: &[String], se
     Ok(Modes { volume_mode, access_modes })
 }
 
-/// A StorageProfile that would have a golden made otherwise today (issue 7 item 4): told, never followed. What the target states is no matter of the profile.
+/// A StorageProfile that would have a golden made otherwise today: told, never followed. What the target states is no matter of the profile.
 pub fn profile_change(
     class: &str,
     frozen: &Modes,

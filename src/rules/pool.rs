@@ -1,4 +1,4 @@
-//! Who a disk belongs to: the pool (design §3, issue 9 item 3).
+//! Who a disk belongs to: the pool (docs/consumers.md).
 //!
 //! | object | what tells | pool | shape from |
 //! |---|---|---|---|
@@ -107,7 +107,7 @@ pub enum PoolClue {
 
 type Texts = BTreeMap<String, String>;
 
-/// The pool of a disk, as far as the disk tells (issue 9 item 3). `machine` is the VirtualMachine that owns its DataVolume.
+/// The pool of a disk, as far as the disk tells. `machine` is the VirtualMachine that owns its DataVolume.
 pub fn disk_pool(namespace: &str, labels: &Texts, annotations: &Texts, machine: Option<&str>) -> PoolClue {
     if let Some(pool) = annotations.get(marks::POOL).and_then(|text| plausible_pool(text, namespace)) {
         return PoolClue::Here(pool);
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(plausible_pool(&format!("tenant-a/V{}/a", "a".repeat(63)), "tenant-a"), None);
     }
 
-    /// The shapes of `cozystack.md` §2 and §3.
+    /// What Cozystack's `packages/apps/kubernetes-nodes` and `vm-disk` render.
     #[rstest]
     #[case::chart(&[], &[(marks::POOL, "tenant-a/KubernetesNodes/demo-md0")], Some("kubernetes-demo-md0-x"), PoolClue::Here(Pool::new("tenant-a", "KubernetesNodes", "demo-md0")))]
     #[case::another_namespaces_annotation(&[], &[(marks::POOL, "tenant-b/KubernetesNodes/x")], Some("kubernetes-demo-md0-x"), PoolClue::Machine("kubernetes-demo-md0-x".into()))]

@@ -1,4 +1,4 @@
-//! A ResourceQuota of the catalog namespace that an import would meet (R10, issue 7 item 5): seen before it is begun, and named.
+//! A ResourceQuota of the catalog namespace that an import would meet (R10): seen before it is begun, and named.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub struct Need<'a> {
 
 impl Need<'_> {
     /// How much of a quota's resource it takes. CDI fills a second claim of the same size and moves its volume to the golden's; an import needs scratch space of the
-    /// same size beside them (`reference/cdi.md`, sections 5 and 9).
+    /// same size beside them.
     fn of(self, resource: &str) -> u64 {
         let claims = [Some(self.class), Some(self.class), self.scratch_class];
         let count = |class: Option<&str>| claims.iter().flatten().filter(|own| class.is_none_or(|class| class == **own)).count() as u64;

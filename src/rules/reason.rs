@@ -219,6 +219,10 @@ reasons! {
     ConsumersUnknown { terminal: false, remedy: "Nothing may be called unused meanwhile; see the daemon's readiness and its ClusterRole." }
     /// A clone does not move.
     CloneStuck { terminal: false, remedy: "The Event names the cause; the clone goes on when it is gone." }
+    /// A clone waits until its golden is made.
+    WaitingForGolden { terminal: false, remedy: "" }
+    /// A disk was copied over the network instead of being cloned in storage.
+    NetworkCopy { terminal: false, remedy: "The disk is whole; the next one of its kind is copied as well until what the Event names is changed." }
     /// A mark on a disk contradicted its spec and was corrected (R25).
     MarkCorrected { terminal: false, remedy: "Write the name of the golden that the spec names, or leave the annotation out." }
     /// The attempts are spent.

@@ -1,4 +1,4 @@
-//! Design §8: a GoldenImage may name a Secret only if whoever writes it may read that Secret, or anyone who may write
+//! A GoldenImage may name a Secret only if whoever writes it may read that Secret, or anyone who may write
 //! GoldenImages could send the daemon's Secrets to a server of his own.
 
 use crate::model::SecretName;

@@ -1,4 +1,4 @@
-//! How large a claim must be to hold a disk, as CDI counts it (R16, issue 7 item 3).
+//! How large a claim must be to hold a disk, as CDI counts it (R16).
 
 use std::collections::BTreeMap;
 
@@ -83,7 +83,7 @@ impl Volume {
     }
 }
 
-/// The size of a golden in one class (issue 7 item 3): the given one if it holds the disk, else the disk's, in whole mebibytes and no less than the class makes.
+/// The size of a golden in one class: the given one if it holds the disk, else the disk's, in whole mebibytes and no less than the class makes.
 ///
 /// It is what a guest can use: the file system's share is added by CDI, which is asked with `spec.storage` ([`Volume::requested`] says what it makes of it).
 ///
@@ -98,9 +98,9 @@ pub fn golden_size(virtual_size: DiskSize, stated: Option<DiskSize>, minimum: Op
     }
 }
 
-/// The size with which CDI copies a golden into another class (issue 7 item 1): `wanted`, or what the copy needs more than that; `None` where a stated size is in the way.
+/// The size with which CDI copies a golden into another class: `wanted`, or what the copy needs more than that; `None` where a stated size is in the way.
 ///
-/// CDI refuses a target whose claim is smaller than the source's, and, where the source is a device, one whose size before the file system's share is (`reference/cdi.md`, section 2).
+/// CDI refuses a target whose claim is smaller than the source's, and, where the source is a device, one whose size before the file system's share is.
 pub fn copy_size(wanted: DiskSize, is_stated: bool, volume: Volume, source: (VolumeMode, DiskSize)) -> Option<DiskSize> {
     let (mode, claim) = source;
     let fits = |size: DiskSize| volume.requested(size, Shape::Storage) >= claim && (mode == VolumeMode::Filesystem || size >= claim);

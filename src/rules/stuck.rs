@@ -1,4 +1,4 @@
-//! Clones that do not move, and what holds them (issue 9 item 7).
+//! Clones that do not move, and what holds them.
 //!
 //! CDI never gives a clone up and rarely says on it what it waits for: an importing golden looks like a failure (`Running=False`, reason `Error`) while all is well, and a golden that a pod holds looks like work (`CSICloneInProgress`). So this rule looks at the golden first, and at CDI's words last.
 

@@ -14,7 +14,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The schedule for an object that failed: 10 s to 10 min (design §4a).
+    /// The schedule for an object that failed: 10 s to 10 min.
     pub const OBJECT: Self = Self::new(Duration::from_secs(10), Duration::from_secs(600));
     /// The schedule for a broken watch: 0.8 s to 30 s, as client-go's reflector has it.
     pub const WATCH: Self = Self::new(Duration::from_millis(800), Duration::from_secs(30));

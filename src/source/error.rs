@@ -144,7 +144,7 @@ impl SourceError {
     }
 }
 
-/// The reason for an answer that is not the file (R9, images.md §1.2).
+/// The reason for an answer that is not the file (R9).
 fn status_reason(status: StatusCode) -> Reason {
     match status.as_u16() {
         401 => Reason::Unauthorized,

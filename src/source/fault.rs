@@ -158,7 +158,7 @@ pub enum Fault {
         /// What this answer means here, where that is known.
         hint: Option<&'static str>,
     },
-    /// The factory does not know yet what it was just given: replicas cache "not found" for 30 s (images.md §1.2).
+    /// The factory does not know yet what it was just given: replicas cache "not found" for 30 s.
     #[error("the factory does not know schematic {id} yet, though it has been given")]
     SchematicNotYetKnown {
         /// The ID.

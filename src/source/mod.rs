@@ -66,7 +66,7 @@ use tls::Trusts;
 /// What the daemon calls itself to upstreams and proxies.
 pub const USER_AGENT: &str = concat!("golden-catalog/", env!("CARGO_PKG_VERSION"));
 
-/// The header that a Talos Image Factory echoes and logs (images.md §1.1), as many servers do.
+/// The header that a Talos Image Factory echoes and logs, as many servers do.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The guarded client. Cheap to clone; clones share settings and trust.

@@ -1,7 +1,7 @@
 //! A schematic's ID without a factory.
 //!
 //! A factory's ID is the sha256 of the document as its YAML library writes it (siderolabs/image-factory
-//! `pkg/schematic/schematic.go`, images.md §1.3). Two things make that uncertain from outside: what the factory's version
+//! `pkg/schematic/schematic.go`). Two things make that uncertain from outside: what the factory's version
 //! knows, and when that library quotes. So this gives an ID only for documents whose every string it is certain about, and
 //! the answer of a factory always counts for more.
 

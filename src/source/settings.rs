@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_read_from_json_and_default_to_the_design() {
+    fn settings_read_from_json_and_have_defaults() {
         let empty: EgressSettings = serde_json::from_str("{}").expect("empty");
         assert_eq!(empty, EgressSettings::default());
         assert_eq!(empty.deadlines.first_byte, Duration::from_secs(1500));

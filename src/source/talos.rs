@@ -1,6 +1,6 @@
 //! The Talos Image Factory: its URLs, its schematics, and what its answers mean.
 //!
-//! Facts are from siderolabs/image-factory (`internal/frontend/http`, `internal/profile`), see images.md §1.
+//! Facts are from siderolabs/image-factory (`internal/frontend/http`, `internal/profile`), and from answers of the public one.
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 
@@ -120,7 +120,7 @@ impl Egress {
 
     /// The digest that an enterprise factory states for a disk, in the file `<disk>.sha256` beside it.
     ///
-    /// `None` where it states none: the community edition answers 402 (images.md §1.6), and the public factory is not even
+    /// `None` where it states none: the community edition answers 402, and the public factory is not even
     /// asked. The factory may build the disk anew between this answer and the download, so a disk that does not match was not
     /// fetched whole or must be fetched again (`Corrupt`); it is never a final `DigestMismatch`.
     pub async fn stated_digest(&self, request: &OpenRequest<'_>) -> Option<Digest> {

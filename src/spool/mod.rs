@@ -1,4 +1,4 @@
-//! The spool: the store of verified disks, and the TLS server that importers pull them from (design §2).
+//! The spool: the store of verified disks, and the TLS server that importers pull them from.
 
 mod error;
 mod keyring;

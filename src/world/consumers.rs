@@ -16,7 +16,7 @@ use super::{
     LedgerSink, Pulse, Selection, Store, Watch, WatchSettings, WatchState,
     evidence::Observe,
     feed,
-    ledger::{GoldenKey, Kind, Ledger, Storage},
+    ledger::{CloneEnd, GoldenKey, Kind, Ledger, Storage},
 };
 use crate::{
     api::GoldenImageStatus,
@@ -112,6 +112,16 @@ impl ConsumerWatch {
     /// Which are not, and why.
     pub fn known(&self) -> Known<()> {
         self.read().known(&Kind::ALL)
+    }
+
+    /// Begins or ends to keep the ends of clones for [`Self::take_ends`].
+    pub fn follow_ends(&self, follow: bool) {
+        self.sink.follow_ends(follow);
+    }
+
+    /// The clones whose end was seen since the last call, after [`Self::follow_ends`].
+    pub fn take_ends(&self) -> Vec<CloneEnd> {
+        self.sink.take_ends()
     }
 
     /// Wakes whenever the ledger may answer otherwise than before.

@@ -7,7 +7,7 @@ mod unreadable;
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
 use serde::de::DeserializeOwned;
 
 use super::ledger::{DiskProgress, Facts, Kind, Reference, Target, parse_uid};
@@ -89,7 +89,7 @@ pub fn is_guarded(meta: &ObjectMeta, catalog_namespace: &str) -> bool {
         && !is_temporary(object_marks(meta, &labels, &annotations), catalog_namespace)
 }
 
-/// The pool of a VirtualMachine's disks: by its labels, else it is the pool itself (design §3).
+/// The pool of a VirtualMachine's disks: by its labels, else it is the pool itself.
 pub fn machine_clue(machine: &VirtualMachine) -> Pool {
     let own = machine.metadata.namespace.as_deref().unwrap_or_default();
     let labels = texts(machine.metadata.labels.as_ref());
@@ -180,6 +180,11 @@ impl Observe for DataVolume {
                 Some("Succeeded") => !unbound,
                 phase => phase == Some("Failed"),
             };
+            let is_filled = facts.progress.has_ended && status.phase.as_deref() == Some("Succeeded");
+            facts.progress.filled = status.condition("Ready").filter(|ready| is_filled && ready.status == "True").and_then(|ready| {
+                let at: Timestamp = ready.last_transition_time.as_ref()?.parse().ok()?;
+                Some(at.as_second())
+            });
         }
         facts.progress.copied = copy_cause(|key| annotations.get(key).map(String::as_str));
         (!facts.references.is_empty() || belongs_to_workers(&facts.pool)).then_some(facts)
@@ -212,6 +217,7 @@ impl Observe for Claim {
         let phase = self.status.read().and_then(|status| status.phase.as_deref());
         facts.progress = DiskProgress {
             has_ended: false,
+            filled: None,
             is_bound: phase == Some("Bound"),
             is_lost: phase == Some("Lost"),
             copied: copy_cause(|key| annotations.get(key).map(String::as_str)),
@@ -292,7 +298,7 @@ impl Observe for WorkerClass {
     }
 }
 
-/// The identity a WorkerClass finds its golden by (design §3): its reference's digest, amd64 unless it says otherwise.
+/// The identity a WorkerClass finds its golden by: its reference's digest, amd64 unless it says otherwise.
 pub fn class_identity(class: &WorkerClass) -> Option<Identity> {
     let image = class.spec.read()?.image.as_ref()?;
     let reference: ContainerReference = image.reference.as_deref()?.parse().ok()?;

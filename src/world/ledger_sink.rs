@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use super::{
     Sink,
     evidence::Observe,
-    ledger::{Kind, Ledger},
+    ledger::{CloneEnd, Kind, Ledger},
 };
 
 /// A ledger that several watches fill and others ask.
@@ -38,6 +38,16 @@ impl LedgerSink {
         if self.read().doubted(kind) != why.as_deref() {
             self.with(|ledger| ledger.doubt(kind, why));
         }
+    }
+
+    /// Begins or ends to keep the ends of clones for [`Self::take_ends`].
+    pub fn follow_ends(&self, follow: bool) {
+        self.ledger.write().unwrap_or_else(PoisonError::into_inner).follow_ends(follow);
+    }
+
+    /// As [`Ledger::take_ends`].
+    pub fn take_ends(&self) -> Vec<CloneEnd> {
+        self.ledger.write().unwrap_or_else(PoisonError::into_inner).take_ends()
     }
 
     /// Wakes whenever the ledger may answer otherwise than before.

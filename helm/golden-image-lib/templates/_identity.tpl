@@ -1,5 +1,5 @@
 {{- /*
-What an image is, and what its golden is called (design §3, src/model/identity.rs and names.rs).
+What an image is, and what its golden is called (docs/architecture.md, "Names"; src/model/identity.rs and names.rs).
 
 Argument of both line and name: a dict with exactly one of
   talosFactory   {schematicID, version, platform, architecture, secureBoot}

@@ -1,5 +1,5 @@
 {{- /*
-Names that the catalog, its daemon and every consumer share (docs: design §3). They live here once, so that a pool chart and a VM-disk
+Names that the catalog, its daemon and every consumer share (docs/architecture.md, "Names"). They live here once, so that a pool chart and a VM-disk
 chart cannot spell one differently.
 
 A note on how these templates are written: a Go template returns only text, so whatever has more than one answer writes into the `out`

@@ -164,7 +164,7 @@ schematic document has no ID), out.fields (text by name, as a message may show i
 {{- $exact := dict -}}
 {{- $errors := list -}}
 {{- $identity := "" -}}
-{{- $family := dig "operatingSystem" "family" "" $spec -}}
+{{- $family := dig "operatingSystem" "family" "" $spec | lower -}}
 {{- with get $source "talosFactory" -}}
 {{-   $family = $family | default "talos" -}}
 {{-   $id := get . "schematicID" -}}

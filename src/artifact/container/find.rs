@@ -2,7 +2,7 @@
 //!
 //! KubeVirt wants the folder `/disk` of the whole image to hold exactly one entry; CDI takes the first entry, in the order
 //! of layers, whose path begins with `disk`, and knows neither whiteouts nor later layers. The catalog takes what both
-//! would take, and refuses, with what was found, where they would not agree (images.md §3.1).
+//! would take, and refuses, with what was found, where they would not agree.
 
 use std::io::Read;
 

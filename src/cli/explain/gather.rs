@@ -53,6 +53,7 @@ pub(super) struct Objects {
     events: Vec<Event>,
     pub(super) ledger: Ledger,
     namespaces: Known<BTreeMap<String, BTreeMap<String, String>>>,
+    images_known: Known<()>,
     offline: bool,
 }
 
@@ -138,16 +139,17 @@ impl Objects {
 
     fn of(mut raw: Raw, offline: bool, complete: bool, catalog: &str) -> Self {
         let images = Images::default();
-        if let Some(found) = raw.take::<GoldenImage>().or_else(|| complete.then(Vec::new)) {
+        let found = raw.take::<GoldenImage>().or_else(|| complete.then(Vec::new));
+        let images_known = found.is_some().then_some(()).ok_or_else(absent::<GoldenImage>);
+        if let Some(found) = found {
             let mut sink = images.store.sink(|image: GoldenImage| Some(ImageFacts::of(&image)));
             sink.begin();
             found.into_iter().for_each(|image| sink.apply(image));
             sink.synced();
         }
-        let missing = |kind: &str| Unknown(format!("{kind} are not in the files"));
-        let classes = raw.take::<StorageClass>().or_else(|| complete.then(Vec::new)).ok_or_else(|| missing("StorageClasses"));
-        let profiles = raw.take::<StorageProfile>().or_else(|| complete.then(Vec::new)).ok_or_else(|| missing("StorageProfiles"));
-        let namespaces = raw.take::<Namespace>().or_else(|| complete.then(Vec::new)).ok_or_else(|| missing("Namespaces"));
+        let classes = raw.take::<StorageClass>().or_else(|| complete.then(Vec::new)).ok_or_else(absent::<StorageClass>);
+        let profiles = raw.take::<StorageProfile>().or_else(|| complete.then(Vec::new)).ok_or_else(absent::<StorageProfile>);
+        let namespaces = raw.take::<Namespace>().or_else(|| complete.then(Vec::new)).ok_or_else(absent::<Namespace>);
         let mut ledger = Ledger::new(catalog);
         let mut fill = Fill { raw: &mut raw, ledger: &mut ledger, complete };
         let (claims, volumes, snapshots) = (fill.kind::<Claim>(), fill.kind::<DataVolume>(), fill.kind::<VolumeSnapshot>());
@@ -182,8 +184,14 @@ impl Objects {
                     .map(|namespace| (namespace.metadata.name.unwrap_or_default(), namespace.metadata.labels.unwrap_or_default()))
                     .collect()
             }),
+            images_known,
             offline,
         }
+    }
+
+    /// Whether "no image makes it" may be said.
+    pub(super) fn images_known(&self) -> Known<()> {
+        self.images_known.clone()
     }
 
     /// Whether "there is no such claim" may be said.
@@ -202,7 +210,8 @@ impl Objects {
     /// The labels of a namespace.
     pub(super) fn namespace_labels(&self, name: &str) -> Known<BTreeMap<String, String>> {
         let namespaces = self.namespaces.as_ref().map_err(Clone::clone)?;
-        namespaces.get(name).cloned().ok_or_else(|| Unknown(format!("namespace {name} is not there")))
+        let place = if self.offline { "in the files" } else { "there" };
+        namespaces.get(name).cloned().ok_or_else(|| Unknown(format!("Namespace {name} is not {place}")))
     }
 
     /// What to do where something was not found.
@@ -239,6 +248,17 @@ impl Raw {
     }
 }
 
+/// What is to be said of a kind that files lack: whoever exported them must know which one and how.
+pub(super) fn absent<K: Resource<DynamicType = ()>>() -> Unknown {
+    let group = K::group(&());
+    let dot = if group.is_empty() { "" } else { "." };
+    Unknown(format!(
+        "no {} is in the files: add the output of `kubectl get {}{dot}{group} -A -o yaml`, or say `--complete` if the cluster has none",
+        K::kind(&()),
+        K::plural(&())
+    ))
+}
+
 struct Fill<'a> {
     raw: &'a mut Raw,
     ledger: &'a mut Ledger,
@@ -249,6 +269,7 @@ impl Fill<'_> {
     fn kind<K: Observe>(&mut self) -> Vec<K> {
         let found = self.raw.take::<K>();
         if found.is_none() && !self.complete {
+            self.ledger.doubt(K::KIND, Some(absent::<K>().0));
             return Vec::new();
         }
         let found = found.unwrap_or_default();

@@ -144,6 +144,7 @@ fn explain(objects: &Objects, request: CloneRequest) -> Explained {
 }
 
 fn source(objects: &Objects, source: &Source) -> Known<SourceFacts> {
+    objects.images_known()?;
     let mut found = Found::default();
     let claim = match source {
         Source::Claim(name) => Some(name.clone()),

@@ -126,7 +126,7 @@ fn r3_the_later_of_one_identity_is_refused_whatever_the_file() {
 
 #[test]
 fn a_document_and_its_id_are_one_image() {
-    // The ID of the empty schematic (images.md §1.3).
+    // The ID of the empty schematic.
     let vanilla = "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba";
     let list = format!(
         "images:\n- {{schematicID: {vanilla}, version: v1.13.6}}\n- {{name: b, schematic: {{customization: {{}}}}, version: v1.13.6}}\n"

@@ -146,7 +146,7 @@ impl Writer {
         self.tried.insert(key, Tried { repair: repair.repair, times: times + 1, next: Instant::now() + wait });
     }
 
-    /// The marks in one patch of metadata. CDI asks again whether we may clone the golden, also when that is gone (`reference/cdi.md`, trap 7); the right to is in the chart.
+    /// The marks in one patch of metadata. CDI asks again whether we may clone the golden, also when that is gone; the right to is in the chart.
     async fn patch<K>(&self, repair: &MarkRepair) -> Result<(), kube::Error>
     where
         K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,

@@ -1,5 +1,6 @@
-//! The leader's work for consumers: counts in status, marks on disks (R25), clones that are stuck.
+//! The leader's work for consumers: counts in status, marks on disks (R25), clones that are stuck and clones that have ended.
 
+mod ended;
 mod marks;
 mod stuck;
 mod templates;
@@ -14,7 +15,7 @@ use super::controller::Shared;
 
 pub use usage::Usage;
 
-/// What bounds the work for consumers; the defaults are those of the contract (design §4a).
+/// What bounds the work for consumers; the defaults are those of the chart's README.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumerSettings {
     /// The least time between two writes of one image's counts.

@@ -1,7 +1,7 @@
-//! Clones that do not move: looked at one by one once they are old enough, told once for each cause.
+//! Clones that do not move: looked at one by one once they are old enough, told once for each cause. Clones whose golden is still being made are told that they wait.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -28,6 +28,8 @@ use crate::{
 const MOST: usize = 200;
 /// Reads a second.
 const READS: u32 = 20;
+/// The age at which a clone that waits for its golden is told so, in seconds: a golden that is nearly done needs no word.
+const WAITS: i64 = 10;
 
 /// What is remembered of a clone between two looks.
 struct Seen {
@@ -39,9 +41,19 @@ struct Seen {
     told: Option<StuckCause>,
 }
 
+/// What is remembered of all clones between two looks.
+#[derive(Default)]
+struct Memory {
+    seen: HashMap<String, Seen>,
+    /// Those that were told that they wait for their golden.
+    waiting: HashSet<String>,
+}
+
 /// What is known of a golden, for its clones.
 struct GoldenSeen {
     image: String,
+    /// The reason why it is not Ready, where an image says one.
+    reason: String,
     state: GoldenState,
     /// Since when it can be cloned, in seconds since 1970.
     since: i64,
@@ -52,11 +64,11 @@ struct GoldenSeen {
 pub async fn run(shared: Arc<Shared>, client: Client, stop: CancellationToken) {
     let deadline = shared.usage.settings().stuck_clone;
     let pause = (deadline / 4).clamp(Duration::from_secs(1), Duration::from_secs(60));
-    let mut seen: HashMap<String, Seen> = HashMap::new();
+    let mut memory = Memory::default();
     loop {
-        let known = shared.consumers.read().running_clones(Timestamp::now().as_second() - seconds(deadline));
+        let known = shared.consumers.read().running_clones(Timestamp::now().as_second() - seconds(deadline).min(WAITS));
         if let Ok(clones) = known {
-            tokio::select! { () = stop.cancelled() => break, () = round(&shared, &client, clones, &mut seen) => {} }
+            tokio::select! { () = stop.cancelled() => break, () = round(&shared, &client, clones, &mut memory) => {} }
         }
         if !rest(&stop, pause).await {
             break;
@@ -69,17 +81,26 @@ fn seconds(time: Duration) -> i64 {
     i64::try_from(time.as_secs()).unwrap_or(i64::MAX / 4)
 }
 
-async fn round(shared: &Shared, client: &Client, mut clones: Vec<RunningClone>, seen: &mut HashMap<String, Seen>) {
+async fn round(shared: &Shared, client: &Client, mut clones: Vec<RunningClone>, memory: &mut Memory) {
     // The oldest first: where there are too many, the newest have to wait.
     clones.sort_by_key(|clone| clone.created);
     clones.truncate(MOST);
     let mut pace = tokio::time::interval(Duration::from_secs(1) / READS);
     let mut counts: BTreeMap<(String, StuckCause), usize> = BTreeMap::new();
-    let mut former = std::mem::take(seen);
+    let Memory { seen: mut former, waiting: were_waiting } = std::mem::take(memory);
+    let oldest = Timestamp::now().as_second() - seconds(shared.usage.settings().stuck_clone);
     for clone in clones {
         let golden = golden_seen(shared, &clone.golden);
+        let key = clone.uid.clone().unwrap_or_else(|| format!("{}/{}", clone.namespace, clone.name));
         // Waiting for its golden is what it should do; nothing is asked about it.
         if golden.state == GoldenState::Coming {
+            if !were_waiting.contains(&key) {
+                tell_waiting(shared, &clone, &golden);
+            }
+            memory.waiting.insert(key);
+            continue;
+        }
+        if clone.created > oldest {
             continue;
         }
         let status = if clone.has_volume {
@@ -93,7 +114,6 @@ async fn round(shared: &Shared, client: &Client, mut clones: Vec<RunningClone>, 
         } else {
             DataVolumeStatus::default()
         };
-        let key = clone.uid.clone().unwrap_or_else(|| format!("{}/{}", clone.namespace, clone.name));
         let entry = look(former.remove(&key), &clone, &status, golden.since);
         let still = Timestamp::now().as_second() - entry.since.max(golden.since);
         let found = judge(shared, &clone, &status, &golden, Duration::from_secs(u64::try_from(still).unwrap_or(0)));
@@ -104,7 +124,7 @@ async fn round(shared: &Shared, client: &Client, mut clones: Vec<RunningClone>, 
                 tell(shared, &clone, &stuck);
             }
         }
-        seen.insert(key, Seen { told, ..entry });
+        memory.seen.insert(key, Seen { told, ..entry });
     }
     shared.metrics.stuck_clones(&counts.iter().map(|((image, cause), count)| ((image.as_str(), cause.as_str()), *count)).collect());
 }
@@ -162,7 +182,8 @@ fn golden_seen(shared: &Shared, golden: &str) -> GoldenSeen {
                 (false, false) => GoldenState::Coming,
             };
             let since = ready.map_or(0, |ready| ready.last_transition_time.0.as_second());
-            GoldenSeen { image: image.name_any(), state, since, class }
+            let reason = find_condition(&target.conditions, ConditionType::Ready).map(|ready| ready.reason.clone()).unwrap_or_default();
+            GoldenSeen { image: image.name_any(), reason, state, since, class }
         }
         None => {
             let bound = claim.as_ref().is_some_and(|claim| {
@@ -174,14 +195,31 @@ fn golden_seen(shared: &Shared, golden: &str) -> GoldenSeen {
                 (Some(claim), false) if claim.metadata.deletion_timestamp.is_none() => GoldenState::Coming,
                 _ => GoldenState::Gone,
             };
-            GoldenSeen { image: String::new(), state, since: 0, class }
+            GoldenSeen { image: String::new(), reason: String::new(), state, since: 0, class }
         }
     }
 }
 
 fn tell(shared: &Shared, clone: &RunningClone, stuck: &Stuck) {
-    let (api_version, kind) = if clone.has_volume { ("cdi.kubevirt.io/v1beta1", "DataVolume") } else { ("v1", "PersistentVolumeClaim") };
     tracing::warn!(namespace = clone.namespace, name = clone.name, cause = %stuck.cause, message = stuck.message, "a clone is stuck");
+    note(shared, clone, Severity::Warning, Reason::CloneStuck, format!("{}: {}", stuck.cause, stuck.message));
+}
+
+/// CDI's own words on a clone that waits look like a failure, so a person is told that it is none.
+fn tell_waiting(shared: &Shared, clone: &RunningClone, golden: &GoldenSeen) {
+    let reason = if golden.reason.is_empty() { String::new() } else { format!(" ({})", golden.reason) };
+    let look = if golden.image.is_empty() {
+        String::new()
+    } else {
+        format!("; `kubectl describe goldenimage {}` tells how far it is", golden.image)
+    };
+    let text = format!("Golden {} is not Ready yet{reason}: the clone waits and goes on by itself{look}.", clone.golden);
+    tracing::info!(namespace = clone.namespace, name = clone.name, golden = clone.golden, "a clone waits for its golden");
+    note(shared, clone, Severity::Normal, Reason::WaitingForGolden, text);
+}
+
+fn note(shared: &Shared, clone: &RunningClone, severity: Severity, reason: Reason, text: String) {
+    let (api_version, kind) = if clone.has_volume { ("cdi.kubevirt.io/v1beta1", "DataVolume") } else { ("v1", "PersistentVolumeClaim") };
     shared.recorder.tell(Note {
         regarding: ObjectReference {
             api_version: Some(api_version.to_owned()),
@@ -191,9 +229,9 @@ fn tell(shared: &Shared, clone: &RunningClone, stuck: &Stuck) {
             uid: clone.uid.clone(),
             ..ObjectReference::default()
         },
-        severity: Severity::Warning,
-        reason: Reason::CloneStuck.to_string(),
+        severity,
+        reason: reason.to_string(),
         action: "Clone",
-        text: format!("{}: {}", stuck.cause, stuck.message),
+        text,
     });
 }

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use tokio_util::sync::CancellationToken;
 
-use super::{ConsumerSettings, rest};
+use super::{ConsumerSettings, ended, rest};
 use crate::{
     api::GoldenImage,
     daemon::controller::Shared,
@@ -144,8 +144,10 @@ impl Usage {
 pub async fn run(shared: Arc<Shared>, stop: CancellationToken) {
     let usage = Arc::clone(&shared.usage);
     let mut changes = shared.consumers.changes();
+    shared.consumers.follow_ends(true);
     loop {
         changes.mark_unchanged();
+        ended::tell(&shared);
         let began = Instant::now();
         let known = shared.consumers.known();
         let is_known = known.is_ok();
@@ -172,6 +174,7 @@ pub async fn run(shared: Arc<Shared>, stop: CancellationToken) {
             () = tokio::time::sleep_until(next.into()) => {}
         }
     }
+    shared.consumers.follow_ends(false);
     // Whoever leads now tells them.
     shared.cluster.images.all().iter().for_each(|image| shared.metrics.forget_consumers(&image.name_any()));
 }

@@ -163,9 +163,10 @@ fn users(out: &mut String, page: &Page) -> fmt::Result {
                 some = true;
                 write!(
                     out,
-                    "<details open><summary><bdi>{}</bdi> · {} pools</summary><table><thead><tr><th scope=\"col\">Pool</th><th scope=\"col\">Consumers</th><th scope=\"col\">Keep the golden</th></tr></thead><tbody>",
+                    "<details open><summary><bdi>{}</bdi> · {} {}</summary><table><thead><tr><th scope=\"col\">Pool</th><th scope=\"col\">Consumers</th><th scope=\"col\">Keep the golden</th></tr></thead><tbody>",
                     Text(&image.name),
                     users.len(),
+                    if users.len() == 1 { "pool" } else { "pools" },
                 )?;
                 for user in users.iter().take(MOST_POOLS) {
                     write!(

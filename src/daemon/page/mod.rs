@@ -109,13 +109,17 @@ impl ImageView {
         let is_true = |kind| crate::api::is_true(&status.conditions, kind);
         let state = match ready {
             Some(ready) if ready.status == "True" => State::Ready,
-            Some(ready) if matches!(ready.reason.as_str(), "Suspended" | "Retired") => State::Resting,
+            Some(ready) if matches!(ready.reason.as_str(), "Suspended" | "Retired" | "Retiring") => State::Resting,
             _ if is_true(ConditionType::Stalled) => State::Stalled,
             _ => State::Working,
         };
         // What is always there says nothing by being there.
         let usual = ["Accepted", "Resolved", "Verified", "Ready", "Available", "Stalled", "Reconciling", "InUse"];
-        let remarks = status.conditions.iter().filter(|condition| condition.status == "True" && !usual.contains(&condition.type_.as_str()));
+        // What Ready says already is not said twice.
+        let told = ready.map(|ready| ready.message.as_str());
+        let remarks = status.conditions.iter().filter(|condition| {
+            condition.status == "True" && !usual.contains(&condition.type_.as_str()) && Some(condition.message.as_str()) != told
+        });
         let system = status.operating_system.as_ref().map_or_else(String::new, |system| {
             let name = system.name.as_ref().or(system.family.as_ref());
             name.into_iter().chain(&system.version).cloned().collect::<Vec<_>>().join(" ")

@@ -32,10 +32,15 @@ fn each_state_is_told() {
         (vec![condition("Ready", "False", "Importing", "10 %")], State::Working),
         (vec![condition("Ready", "False", "NotFound", "gone"), condition("Stalled", "True", "NotFound", "gone")], State::Stalled),
         (vec![condition("Ready", "False", "Suspended", "")], State::Resting),
+        (
+            vec![condition("Ready", "False", "Retiring", "No new pools."), condition("Retiring", "True", "Retiring", "No new pools.")],
+            State::Resting,
+        ),
         (vec![], State::Working),
     ] {
         let view = of(conditions);
         assert_eq!(view.state, state, "{view:?}");
+        assert!(view.remarks.is_empty(), "what Ready says is said once: {view:?}");
     }
     let remark = of(vec![condition("Ready", "True", "Ready", ""), condition("UpstreamChanged", "True", "UpstreamChanged", "other bytes")]);
     let text = html::render(&page(vec![remark])).expect("page");

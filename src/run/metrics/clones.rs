@@ -37,10 +37,23 @@ pub enum MarkOutcome {
     Failed,
 }
 
+impl MarkOutcome {
+    const ALL: [Self; 3] = [Self::Added, Self::Corrected, Self::Failed];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Added => "added",
+            Self::Corrected => "corrected",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// The families of clones.
 pub(super) struct Clones {
     reviews: Family<OfVerdict, Counter>,
     review_seconds: Family<OfWebhook, Histogram, fn() -> Histogram>,
+    ready: Gauge,
     rules: Family<OfRule, Counter>,
     clone_seconds: Family<OfClass, Histogram, fn() -> Histogram>,
     imports_avoided: PerImage<OfImage, Counter>,
@@ -68,6 +81,11 @@ impl Clones {
                 "Time from the question's first byte to the answer, by webhook",
                 quick,
             ),
+            ready: to.add(
+                "admission_ready",
+                "1 while this process can judge clones: it has its certificate, and knows all that verdicts depend on",
+                Gauge::default(),
+            ),
             rules: to.add(
                 "clone_rules_broken",
                 "Refused clones by the rule that was broken; one clone may break several",
@@ -75,7 +93,7 @@ impl Clones {
             ),
             clone_seconds: to.histograms(
                 "clone_duration",
-                "Time from the creation of a disk to the end of its clone, by StorageClass",
+                "Time of a clone made by storage, from the creation of the disk, or from when its golden could be cloned, to its end; by StorageClass",
                 long,
             ),
             imports_avoided: PerImage::new(to.add(
@@ -121,6 +139,9 @@ impl Clones {
         for rule in Rule::ALL {
             drop(clones.rules.get_or_create(&OfRule { rule: rule.as_str() }));
         }
+        for outcome in MarkOutcome::ALL {
+            drop(clones.marks.get_or_create(&OfMark { outcome: outcome.as_str() }));
+        }
         clones
     }
 }
@@ -130,6 +151,21 @@ impl Metrics {
     pub fn judged(&self, webhook: &'static str, verdict: &'static str, time: Duration) {
         self.clones.reviews.get_or_create(&OfVerdict { webhook, verdict }).inc();
         self.clones.review_seconds.get_or_create(&OfWebhook { webhook }).observe(time.as_secs_f64());
+    }
+
+    /// Whether this process can judge clones; call it from [`Self::on_scrape`].
+    pub fn admission_ready(&self, is_ready: bool) {
+        self.clones.ready.set(i64::from(is_ready));
+    }
+
+    /// Begins to count questions at zero, so that the first of any is an increase.
+    pub fn expect_reviews(&self, webhooks: impl IntoIterator<Item = &'static str>, verdicts: [&'static str; 3]) {
+        for webhook in webhooks {
+            drop(self.clones.review_seconds.get_or_create(&OfWebhook { webhook }));
+            for verdict in verdicts {
+                drop(self.clones.reviews.get_or_create(&OfVerdict { webhook, verdict }));
+            }
+        }
     }
 
     /// The rules that a refused clone broke, each counted once.
@@ -197,12 +233,7 @@ impl Metrics {
 
     /// A disk whose marks were written, or could not be.
     pub fn marked(&self, outcome: MarkOutcome) {
-        let outcome = match outcome {
-            MarkOutcome::Added => "added",
-            MarkOutcome::Corrected => "corrected",
-            MarkOutcome::Failed => "failed",
-        };
-        self.clones.marks.get_or_create(&OfMark { outcome }).inc();
+        self.clones.marks.get_or_create(&OfMark { outcome: outcome.as_str() }).inc();
     }
 
     /// Begins the image's counters at zero, so that the first of anything is an increase.

@@ -22,6 +22,9 @@ fn short() -> Histogram {
     Histogram::new([0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0])
 }
 
+/// Why an Event may not be published.
+const EVENT_LOSSES: [&str; 4] = ["queue_full", "shutting_down", "rate_limited", "refused"];
+
 /// How one reconcile ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -97,7 +100,7 @@ impl Process {
     pub fn new(to: &mut Registrar<'_>) -> Self {
         let build = to.add("build_info", "The version that runs", Family::<OfVersion, Gauge>::default());
         build.get_or_create(&OfVersion { version: env!("CARGO_PKG_VERSION") }).set(1);
-        Self {
+        let process = Self {
             reconciles: to.add("reconciles", "Reconciles by how they ended", Family::default()),
             reconcile_seconds: to.histograms("reconcile_duration", "Time of a reconcile", short),
             queue_depth: to.add(
@@ -145,7 +148,12 @@ impl Process {
                 "1 while every kind of consumer is known, so that a golden without consumers may be called free",
                 Gauge::default(),
             ),
+        };
+        // From zero, so that the first one is an increase.
+        for cause in EVENT_LOSSES {
+            drop(process.events_lost.get_or_create(&OfCause { cause }));
         }
+        process
     }
 }
 

@@ -30,6 +30,8 @@ fn filled() -> Metrics {
     metrics.marked(MarkOutcome::Added);
     metrics.list_problems([Reason::InvalidEntry, Reason::InvalidEntry]);
     metrics.rules_broken([Rule::R14, Rule::R14, Rule::R16]);
+    metrics.expect_reviews(["clones", "goldens"], ["allowed", "refused", "unknown"]);
+    metrics.admission_ready(true);
     metrics.judged("clones", "refused", Duration::from_millis(3));
     metrics.spool(SpoolSample { capacity: 64 << 30, used: 3 << 30, held: 1 << 30, disks: 2 });
     metrics.spool_served(1 << 30);
@@ -193,6 +195,17 @@ fn rules_are_counted_once_a_clone() {
             && rules.contains(&"golden_image_clone_rules_broken_total{rule=\"R13\"} 0")
     );
     assert_eq!(lines(&text, "golden_image_list_problems"), ["golden_image_list_problems{reason=\"InvalidEntry\"} 2"]);
+}
+
+#[test]
+fn reviews_are_counted_from_zero() {
+    let text = filled().scrape(Format::Text).unwrap();
+    let reviews = lines(&text, "admission_reviews_total");
+    assert_eq!(reviews.len(), 6, "{reviews:#?}");
+    assert!(reviews.contains(&"golden_image_admission_reviews_total{webhook=\"clones\",verdict=\"refused\"} 1"), "{reviews:#?}");
+    assert!(reviews.contains(&"golden_image_admission_reviews_total{webhook=\"goldens\",verdict=\"unknown\"} 0"), "{reviews:#?}");
+    assert_eq!(lines(&text, "admission_review_duration_seconds_count").len(), 2);
+    assert_eq!(lines(&text, "golden_image_admission_ready"), ["golden_image_admission_ready 1"]);
 }
 
 #[test]

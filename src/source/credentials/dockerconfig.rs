@@ -1,4 +1,4 @@
-//! `kubernetes.io/dockerconfigjson`, matched as the kubelet does (k8s v1.35 `pkg/credentialprovider`; images.md §3.4), so
+//! `kubernetes.io/dockerconfigjson`, matched as the kubelet does (k8s v1.35 `pkg/credentialprovider`), so
 //! that a pull secret which works for pods works here, and one that does not is not guessed about.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -21,7 +21,7 @@ fn users(config: &DockerConfig, target: &str) -> Vec<String> {
     }
 }
 
-/// The rules of the kubelet's `urlsMatchStr` (images.md §3.4).
+/// The rules of the kubelet's `urlsMatchStr`.
 #[rstest]
 #[case("r.example", "r.example/a/b", true)]
 #[case("r.example", "r.example", true)]

@@ -142,7 +142,7 @@ fn digest(entry: &Descriptor) -> Result<Digest, RegistryFault> {
 }
 
 /// Checks what the image says it is made for, and gives what it says about virtual machines: environment variables, by
-/// which `kubevirt/containerdisks` and CDI hand instance types on (images.md §3.1).
+/// which `kubevirt/containerdisks` and CDI hand instance types on.
 pub(super) fn config(bytes: &[u8], wanted: Architecture) -> Result<VirtualMachineDefaults, RegistryFault> {
     let empty = |found: &str| RegistryFault::EmptyConfig { found: found.to_owned() };
     let value: Value = serde_json::from_slice(bytes).map_err(|_| empty("it is not JSON"))?;

@@ -7,7 +7,7 @@ fn extensions(names: &[&str]) -> Value {
     json!({"customization": {"systemExtensions": {"officialExtensions": names}}})
 }
 
-/// The public vectors of images.md §1.3.
+/// IDs that the public factory answered.
 #[rstest]
 #[case(json!({}), "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba")]
 #[case(Value::Null, "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba")]

@@ -1,6 +1,6 @@
 //! The TLS server that importers pull disks from.
 //!
-//! CDI's importer opens, closes and opens again (`HEAD`, `GET` closed early, `HEAD`, `GET`; `reference/cdi-observed.md`),
+//! CDI's importer opens, closes and opens again (`HEAD`, `GET` closed early, `HEAD`, `GET`; seen of CDI v1.64),
 //! asks for gzip and must not get it, and sends its token with each request.
 
 mod accept;

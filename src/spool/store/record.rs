@@ -49,7 +49,7 @@ pub struct DiskFacts {
     pub virtual_size: u64,
 }
 
-/// What the word "verified" rests on (design §2, intake).
+/// What the word "verified" rests on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verified {
     /// A digest was known, and the bytes have it; their structure is whole too.

@@ -118,6 +118,8 @@ pub struct Reference {
 pub struct DiskProgress {
     /// Of a DataVolume: CDI is done with it.
     pub has_ended: bool,
+    /// Of a DataVolume that CDI filled: when that ended, in seconds since 1970.
+    pub filled: Option<i64>,
     /// Of a claim: it is bound.
     pub is_bound: bool,
     /// Of a claim: its volume is lost.

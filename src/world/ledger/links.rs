@@ -137,7 +137,7 @@ impl Ledger {
         links.min_by_key(|link| link.rank())
     }
 
-    /// The pool an object belongs to (design §3), as far as the objects it hangs on are known.
+    /// The pool an object belongs to (docs/consumers.md), as far as the objects it hangs on are known.
     pub(super) fn pool_of(&self, row: &Row) -> Pool {
         match self.rows.key_of(row, Side::Pool) {
             Some(key) if key.kind == GroupKind::Pool => return self.pool_named(key.name),

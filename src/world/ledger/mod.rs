@@ -1,4 +1,4 @@
-//! The consumer ledger: who needs a golden, answered from memory (design §2, R22).
+//! The consumer ledger: who needs a golden, answered from memory (R22).
 //!
 //! A pure index. Watch events go in ([`Ledger::begin`], [`Ledger::apply`], [`Ledger::delete`], [`Ledger::commit`]); look-ups come out, each *known* or *why unknown*. Objects that name no golden and belong to no pool are not stored; the others take a row of about a hundred bytes each, because a cache of their metadata would take 4.5 kB an object.
 //!
@@ -30,7 +30,7 @@ use crate::rules::{
 };
 
 pub use answers::{Counts, GoldenKey, Storage};
-pub use clones::RunningClone;
+pub use clones::{CloneEnd, EndedClone, RunningClone};
 pub use facts::{DiskProgress, Facts, Kind, Reference, Target, format_uid, parse_uid};
 pub use links::Chain;
 pub use todo::{MarkRepair, UnrecordedTemplate, Walk};
@@ -71,6 +71,7 @@ pub struct Ledger {
     names: Names,
     rows: Rows,
     kinds: [KindEpoch; Kind::ALL.len()],
+    ends: Option<clones::Ends>,
 }
 
 impl Ledger {
@@ -82,6 +83,7 @@ impl Ledger {
             names: Names::default(),
             rows: Rows::default(),
             kinds: Kind::ALL.map(|_| unread()),
+            ends: None,
         }
     }
 
@@ -119,6 +121,7 @@ impl Ledger {
 
     /// Takes an object's facts as they are now; `None` where nothing of it is to be kept.
     pub fn apply(&mut self, kind: Kind, namespace: &str, name: &str, facts: Option<&Facts>) {
+        self.note_end(kind, namespace, name, facts);
         self.delete(kind, namespace, name);
         let Some(facts) = facts else { return };
         let references: Vec<Option<&Reference>> =

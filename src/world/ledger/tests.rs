@@ -585,7 +585,7 @@ fn r15_templates_whose_class_is_to_be_recorded() {
     assert!(ledger.templates_without_class().is_err(), "half of the truth");
 }
 
-/// Design §9: at most 200 bytes a row, here for 20,000 disks of real name lengths, each a DataVolume and a claim.
+/// At most 200 bytes a row (docs/performance.md), here for 20,000 disks of real name lengths, each a DataVolume and a claim.
 #[test]
 fn a_row_is_small() {
     let mut ledger = synced();
@@ -612,4 +612,50 @@ fn a_row_is_small() {
     let bytes = ledger.heap_bytes() / ledger.len();
     assert!(bytes <= 200, "{bytes} bytes a row");
     assert!(bytes > 80, "{bytes} bytes a row cannot be: something is not counted");
+}
+
+#[test]
+fn the_end_of_a_clone_is_told_once_and_only_where_its_begin_was_seen() {
+    const FIRST: &str = "0d2e6a1b-4c5f-4e1a-9b7c-00112233aabb";
+    const SECOND: &str = "0d2e6a1b-4c5f-4e1a-9b7c-00112233aabc";
+    let disk = |path: &str, uid: &str, phase: &str| -> DataVolume {
+        let ready = if phase == "Succeeded" { "True" } else { "False" };
+        let conditions = json!([{"type": "Ready", "status": ready, "lastTransitionTime": "2026-11-29T10:00:43Z"}]);
+        object(path, json!({ "uid": uid }), from_golden("g"), json!({"phase": phase, "conditions": conditions}))
+    };
+    let created = NOW - 7200;
+    let end = |name: &str| CloneEnd { namespace: "a".into(), name: name.into(), created, ended: created + 43 };
+    let mut ledger = synced();
+    ledger.observe(&disk("a/early", FIRST, "CSICloneInProgress"));
+    ledger.observe(&disk("a/early", FIRST, "Succeeded"));
+    assert_eq!(ledger.take_ends(), [], "nobody followed");
+    ledger.follow_ends(true);
+    for (path, phases, expected) in [
+        ("a/seen", &["Pending", "CSICloneInProgress", "Succeeded", "Succeeded"][..], vec![end("seen")]),
+        ("a/done", &["Succeeded", "Succeeded"], vec![]),
+        ("a/early", &["Succeeded", "CSICloneInProgress", "Succeeded"], vec![]),
+        ("a/failed", &["Pending", "Failed"], vec![]),
+        ("cozy-public/golden", &["Pending", "Succeeded"], vec![]),
+    ] {
+        for phase in phases {
+            ledger.observe(&disk(path, FIRST, phase));
+        }
+        assert_eq!(ledger.take_ends(), expected, "{path}");
+    }
+    // Another disk of the name is another clone.
+    for (uid, phase) in [(SECOND, "Pending"), (SECOND, "Succeeded")] {
+        ledger.observe(&disk("a/seen", uid, phase));
+    }
+    assert_eq!(ledger.take_ends(), [end("seen")]);
+
+    let copied = json!({"annotations": {marks::GOLDEN: "g", "cdi.kubevirt.io/cloneType": "copy"}});
+    ledger.observe(&claim("a/seen", copied, "zfs", "Bound"));
+    let clone = ledger.ended_clone(&end("seen")).expect("a clone");
+    assert_eq!((clone.uid.as_deref(), clone.golden.as_str(), clone.class.as_deref()), (Some(SECOND), "g", Some("zfs")));
+    assert_eq!(clone.copied, Some(crate::rules::copied::CopyCause::Asked));
+    assert_eq!(ledger.ended_clone(&end("gone")), None);
+    ledger.follow_ends(false);
+    ledger.observe(&disk("a/late", FIRST, "Pending"));
+    ledger.observe(&disk("a/late", FIRST, "Succeeded"));
+    assert_eq!(ledger.take_ends(), []);
 }
