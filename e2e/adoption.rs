@@ -16,6 +16,8 @@ mod crd;
 mod former;
 #[path = "adoption/scene.rs"]
 mod scene;
+#[path = "adoption/twins.rs"]
+mod twins;
 
 use harness::Needs;
 use serde_json::json;
@@ -49,6 +51,8 @@ async fn a_cluster_moves_to_the_catalog_and_back() {
     former::an_entry_leaves_and_comes_back(&scene, &before).await;
     former::edits_are_told_and_fields_that_leave_are_taken_off(&scene).await;
     former::plan_tells_edits(&scene).await;
+    twins::whoever_is_first_stays_first(&scene).await;
+    let daemon = twins::two_releases_share_one_catalog(&scene, daemon, &before).await;
     former::a_deleted_image_and_a_deleted_crd_take_nothing_with_them(&scene, &before).await;
     assert_eq!(seen.not_ready(&former::ADOPTED), Vec::<String>::new(), "Ready was False in between");
     drop(daemon);

@@ -110,6 +110,8 @@ pub struct House<'a> {
 pub struct Launch {
     /// How it reaches the API server.
     pub kubeconfig: Option<PathBuf>,
+    /// The namespace of its release, where that is another one.
+    pub namespace: Option<String>,
     /// Where its spool listens.
     pub listen: Option<String>,
     /// Where it serves its metrics.
@@ -189,6 +191,19 @@ impl<'a> House<'a> {
         self.dir.join(format!("spool-{name}"))
     }
 
+    /// How a daemon of another release is started beside the stage's: as that release's ServiceAccount, in its namespace.
+    pub async fn of_release(&self, namespace: &str) -> Launch {
+        let kubeconfig = self.cluster.kubeconfig_as_service_account(namespace, "golden-catalog-controller").await;
+        let arguments = vec![format!("--spool-url=https://{SECOND_HOST}:8443")];
+        Launch {
+            kubeconfig: Some(kubeconfig),
+            namespace: Some(namespace.to_owned()),
+            listen: Some(self.second.address()),
+            arguments,
+            ..Launch::default()
+        }
+    }
+
     /// Starts a daemon in its own way.
     pub fn launch(&self, name: &str, launch: Launch) -> Daemon {
         let spool = launch.listen.unwrap_or_else(|| self.spool.address());
@@ -207,7 +222,7 @@ impl<'a> House<'a> {
         std::fs::write(&file, settings.to_string()).expect("settings");
         let arguments = [
             "run".to_owned(),
-            format!("--namespace={NAMESPACE}"),
+            format!("--namespace={}", launch.namespace.as_deref().unwrap_or(NAMESPACE)),
             format!("--catalog-namespace={CATALOG}"),
             format!("--identity={name}"),
             format!("--spool-dir={}", self.spool_of(name).display()),
@@ -237,6 +252,13 @@ impl<'a> House<'a> {
         let values = self.dir.join("values.yaml");
         std::fs::write(&values, self::values(images, self.admission, &self.webhook).to_string()).expect("values");
         install(self.cluster, &values).await;
+    }
+
+    /// Installs a release of its own name in a namespace of its own, over the same goldens, or sets its list.
+    pub async fn second_release(&self, namespace: &str, images: serde_json::Value) {
+        let values = self.dir.join(format!("values-{namespace}.yaml"));
+        std::fs::write(&values, self::values(images, false, &self.webhook).to_string()).expect("values");
+        install_as(self.cluster, namespace, namespace, &values).await;
     }
 
     /// The metrics of the daemon that was started last, as they are served.
@@ -272,10 +294,13 @@ fn values(images: serde_json::Value, admission: bool, webhook: &Port) -> serde_j
 }
 
 async fn install(cluster: &Cluster, values: &std::path::Path) {
+    install_as(cluster, "kubernetes-worker-image", NAMESPACE, values).await;
+}
+
+async fn install_as(cluster: &Cluster, release: &str, namespace: &str, values: &std::path::Path) {
     let chart = harness::repository().join("helm/kubernetes-worker-image");
     let (chart, values) = (chart.display().to_string(), values.display().to_string());
-    let arguments =
-        ["upgrade", "--install", "kubernetes-worker-image", &chart, "--namespace", NAMESPACE, "--create-namespace", "--values", &values];
+    let arguments = ["upgrade", "--install", release, &chart, "--namespace", namespace, "--create-namespace", "--values", &values];
     cluster.helm(arguments).await.ok();
 }
 
