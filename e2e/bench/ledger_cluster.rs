@@ -100,9 +100,59 @@ async fn make(client: &Client, objects: impl Iterator<Item = (String, Value)>) {
 
 /// Resident memory in KiB, from Linux.
 fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
+    memory("self", "VmRSS:")
+}
+
+/// A line of a process's memory in KiB: what is resident, or the most that ever was (`VmHWM:`).
+fn memory(process: &str, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap_or_default();
     line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+/// The whole daemon in a process of its own, as leader: what a memory limit must hold. It is measured once it has read everything and written the status of every image.
+async fn whole_daemon(cluster: &harness::Cluster, images: usize) {
+    let (health, metrics, spool) = (harness::Port::reserve(), harness::Port::reserve(), harness::Port::reserve());
+    let dir = harness::scratch_dir("ledger-daemon");
+    let daemon = harness::Daemon::builder("whole")
+        .args([
+            "run".to_owned(),
+            "--identity=whole".to_owned(),
+            "--namespace=default".to_owned(),
+            "--catalog-namespace=cozy-public".to_owned(),
+            format!("--spool-dir={}", dir.join("spool").display()),
+            "--spool-size=1Gi".to_owned(),
+            format!("--spool-listen={}", spool.address()),
+            format!("--health-listen={}", health.address()),
+            format!("--metrics-listen={}", metrics.address()),
+            "--webhook-host=127.0.0.1".to_owned(),
+        ])
+        .kubeconfig(cluster.admin_kubeconfig())
+        .health(health.address())
+        .start();
+    let began = Instant::now();
+    while daemon.probe("readyz").await != Ok(200) {
+        assert!(daemon.ended().is_none(), "{}", daemon.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let ready = began.elapsed();
+    let api: kube::Api<golden_catalog::api::GoldenImage> = kube::Api::all(cluster.admin());
+    loop {
+        let listed = api.list(&ListParams::default()).await.expect("list").items;
+        let done = listed.iter().filter(|image| image.status.as_ref().is_some_and(|status| !status.conditions.is_empty())).count();
+        if done >= images {
+            break;
+        }
+        assert!(daemon.ended().is_none(), "{}", daemon.log());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let process = daemon.id().to_string();
+    println!(
+        "the whole daemon: ready after {ready:.2?}, every image's status after {:.1?}; resident {} MiB, at most {} MiB",
+        began.elapsed(),
+        memory(&process, "VmRSS:") / 1024,
+        memory(&process, "VmHWM:") / 1024
+    );
 }
 
 /// The peer: every page of both kinds, as text, decoded no further than where the next page is.
@@ -152,7 +202,7 @@ async fn run() {
     .await;
     let image = |number: usize| {
         let source = json!({ "http": { "url": format!("https://images.example/{number}.qcow2") } });
-        let object = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": format!("image-{number:04}") }, "spec": { "source": source } });
+        let object = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": format!("image-{number:04}") }, "spec": { "source": source, "suspend": true } });
         ("/apis/cozystack.io/v1alpha1/goldenimages".to_owned(), object)
     };
     make(&client, (0..images).map(image)).await;
@@ -216,6 +266,7 @@ async fn run() {
         times[times.len() - 1]
     );
     drop(tasks);
+    whole_daemon(&cluster, images).await;
 
     // The command line in a process of its own, beside what a hoster would type today.
     let asked = golden(0);
