@@ -1,5 +1,7 @@
 //! Who needs a golden: every form of reference on a real API server, told alike by the daemon's status and by the command line; marks, stuck clones, kinds that come and go.
 
+#[path = "consumers/backfill.rs"]
+mod backfill;
 #[path = "cdi/mod.rs"]
 mod cdi;
 #[path = "harness/mod.rs"]
@@ -225,10 +227,13 @@ async fn what_still_needs_this_golden() {
     nobody_uses_it(&scene).await;
     every_form_of_reference_counts(&scene).await;
     r25_marks_are_written_restored_and_corrected(&scene).await;
+    r15_the_class_of_a_pool_scaled_to_zero_is_on_record(&scene).await;
     a_worker_class_names_its_image_by_identity(&scene).await;
     kinds_come_and_go(&scene).await;
     a_clone_that_does_not_move_is_told(&scene).await;
+    a_clone_that_was_copied_is_counted_with_its_cause(&scene).await;
     let daemon = a_restart_writes_nothing(&scene, daemon).await;
+    let daemon = backfill::older_disks_are_marked_one_by_one(&scene.stage, daemon).await;
     what_goes_is_free_again(&scene).await;
     drop(daemon);
 }
@@ -383,6 +388,38 @@ async fn r25_marks_are_written_restored_and_corrected(scene: &Scene<'_>) {
     assert!(!other.annotations().contains_key(GOLDEN_MARK), "{:?}", other.annotations());
 }
 
+/// R15: machine templates that state no class; the default moves, and the pool that has no disk keeps its own.
+async fn r15_the_class_of_a_pool_scaled_to_zero_is_on_record(scene: &Scene<'_>) {
+    const TEMPLATE: (&str, &str) = ("infrastructure.cluster.x-k8s.io/v1alpha1", "KubevirtMachineTemplate");
+    let recorded = |class: &'static str| {
+        move |template: &DynamicObject| {
+            template.annotations().get("kubernetes-worker-image.cozystack.io/storage-class").is_some_and(|found| found == class)
+        }
+    };
+    for name in ["kubernetes-demo-md1-aaaaaa", "kubernetes-demo-md2-old"] {
+        scene.annotations(TEMPLATE.0, TEMPLATE.1, name, "its class is on record", recorded("replicated")).await;
+    }
+    let default = async |class: &str, is: &str| {
+        let patch = json!({ "metadata": { "annotations": { "storageclass.kubernetes.io/is-default-class": is } } });
+        let classes = scene.api("storage.k8s.io/v1", "StorageClass", "default").await;
+        classes.patch(class, &PatchParams::default(), &Patch::Merge(&patch)).await.expect("annotated");
+    };
+    default("replicated", "false").await;
+    default("wffc", "true").await;
+    scene.stage.until(IMAGE, "DefaultClassDrift", "True").await;
+    // A new pool has the new default; a new template of the old pool, which has no disk, the old one.
+    scene.apply(machine_template("kubernetes-demo-md3-aaaaaa", worker_labels("md3"))).await;
+    scene.annotations(TEMPLATE.0, TEMPLATE.1, "kubernetes-demo-md3-aaaaaa", "the new default is on record", recorded("wffc")).await;
+    scene.apply(machine_template("kubernetes-demo-md1-bbbbbb", worker_labels("md1"))).await;
+    scene.annotations(TEMPLATE.0, TEMPLATE.1, "kubernetes-demo-md1-bbbbbb", "the pool's class is on record", recorded("replicated")).await;
+    default("wffc", "false").await;
+    default("replicated", "true").await;
+    harness::until(scene.stage.images(), IMAGE, "the default is as it was", |image: &GoldenImage| {
+        harness::condition(image, "DefaultClassDrift").is_none()
+    })
+    .await;
+}
+
 async fn a_worker_class_names_its_image_by_identity(scene: &Scene<'_>) {
     const IDENTITY: &str = "e449297b1a4df41248857fc84e978c658a845809";
     let labels = json!({ GOLDEN_MARK: "true", "kubernetes-worker-image.cozystack.io/identity": IDENTITY });
@@ -432,6 +469,8 @@ async fn a_clone_that_does_not_move_is_told(scene: &Scene<'_>) {
     scene.apply(disk("held", from_golden(GOLDEN), json!({}))).await;
     let note = scene.event("held", "CloneStuck").await;
     assert!(note.contains("CloneSourceInUse") && note.contains("cozy-public/debug"), "{note}");
+    let explained = scene.cli(&["explain", &format!("{TENANT}/datavolume/held")]).await;
+    assert!(explained.stdout.contains("waits: the daemon says: CloneSourceInUse"), "{explained:?}");
     let pods = scene.api("v1", "Pod", CATALOG).await;
     pods.delete("debug", &DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }).await.expect("deleted");
     scene.annotations(CDI, "DataVolume", "held", "it goes on by itself", |volume| volume.data["status"]["phase"] == "Succeeded").await;
@@ -440,8 +479,34 @@ async fn a_clone_that_does_not_move_is_told(scene: &Scene<'_>) {
     assert!(note.contains("GoldenMissing"), "{note}");
 }
 
+/// CDI falls back to a copy over the network where storage cannot clone, and says why on the claim alone.
+async fn a_clone_that_was_copied_is_counted_with_its_cause(scene: &Scene<'_>) {
+    let other = r#"{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: elsewhere-made}, provisioner: two.csi.example, allowVolumeExpansion: true, volumeBindingMode: Immediate}"#;
+    scene.stage.cluster.apply(other).await;
+    let mut copied = disk("copied", from_golden(GOLDEN), json!({}));
+    let storage = &mut copied["spec"]["storage"];
+    storage["storageClassName"] = "elsewhere-made".into();
+    storage["volumeMode"] = "Block".into();
+    storage["accessModes"] = json!(["ReadWriteMany"]);
+    scene.apply(copied).await;
+    scene.annotations(CDI, "DataVolume", "copied", "the copy is done", |volume| volume.data["status"]["phase"] == "Succeeded").await;
+    harness::eventually("the copy is counted", async || {
+        let metrics = scene.stage.metrics().await;
+        let lines: Vec<&str> = metrics.lines().filter(|line| line.starts_with("golden_image_network_copies{")).collect();
+        let counted = "golden_image_network_copies{image=\"noble\",cause=\"OtherDriver\"} 1";
+        if lines.contains(&counted) { Ok(()) } else { Err(format!("{lines:?}")) }
+    })
+    .await;
+}
+
 /// Nothing is kept but the objects: the next process finds all as it is, and has nothing to write.
 async fn a_restart_writes_nothing(scene: &Scene<'_>, daemon: harness::Daemon) -> harness::Daemon {
+    // What came last is marked by now too.
+    for name in ["held", "copied"] {
+        for (version, kind) in [(CDI, "DataVolume"), ("v1", "PersistentVolumeClaim")] {
+            scene.annotations(version, kind, name, "it is marked", |object| object.annotations().contains_key(GOLDEN_MARK)).await;
+        }
+    }
     scene.agreed().await;
     let before = scene.status().await;
     daemon.kill();

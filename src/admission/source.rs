@@ -7,6 +7,7 @@ use crate::{
         Reason,
         clone::{Access, Fence, GoldenFacts, Known, Progress, Source, SourceFacts, SourceVolume, Unknown},
         golden::{Vouched, golden_ready, is_golden, is_temporary},
+        marks,
     },
     world::{evidence::object_marks, facts},
 };
@@ -59,14 +60,14 @@ pub fn source_facts(source: &Source, found: &Found, images: &Images, catalog: &s
     };
     let empty = Default::default();
     let (labels, annotations) = (claim.metadata.labels.as_ref().unwrap_or(&empty), claim.metadata.annotations.as_ref().unwrap_or(&empty));
-    let marks = object_marks(&claim.metadata, labels, annotations);
-    if is_temporary(marks, catalog) {
+    let found_marks = object_marks(&claim.metadata, labels, annotations);
+    if is_temporary(found_marks, catalog) {
         return Ok(SourceFacts::Temporary);
     }
     let record = image.as_ref().and_then(|image| image.golden(&golden));
     let recorded_uid = record.and_then(|record| record.claim_uid.as_deref());
     // One whose mark was taken off by hand is a golden still: its UID is on record. So is whatever else stands under a golden's name: it is told as replaced.
-    if is_golden(marks, catalog, recorded_uid).is_err() && recorded_uid.is_none() {
+    if is_golden(found_marks, catalog, recorded_uid).is_err() && recorded_uid.is_none() {
         return Ok(unmarked(found));
     }
     Ok(SourceFacts::Golden(made(&golden, claim, image.as_deref(), found)))
@@ -111,6 +112,10 @@ fn unmade(golden: &str, image: &ImageFacts, found: &Found) -> GoldenFacts {
     }
 }
 
+fn claim_annotation<'a>(claim: &'a Claim, key: &str) -> Option<&'a str> {
+    claim.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
 fn made(golden: &str, claim: &Claim, image: Option<&ImageFacts>, found: &Found) -> GoldenFacts {
     let record = image.and_then(|image| image.golden(golden));
     let recorded_uid = record.and_then(|record| record.claim_uid.as_deref());
@@ -133,8 +138,8 @@ fn made(golden: &str, claim: &Claim, image: Option<&ImageFacts>, found: &Found) 
     GoldenFacts {
         name: golden.to_owned(),
         image: image.map(|image| image.name.clone()),
-        // A golden without its image is no longer anybody's to restrict by; R24 says it stays clonable.
-        access: image.map_or(Access::AllTenants, |image| image.access.clone()),
+        // A golden outlives its image and stays clonable (R24), but by nobody who could not clone it before.
+        access: image.map_or_else(|| Access::of_mark(claim_annotation(claim, marks::ACCESS)), |image| image.access.clone()),
         progress,
         volume: SourceVolume {
             class: seen.class.or(frozen.class),

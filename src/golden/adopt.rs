@@ -172,6 +172,7 @@ pub fn marks_of(image: &Image, status: &GoldenImageStatus, target: &TargetStatus
         source_url: Some(&source_url),
         storage_class: target.storage_class_name.as_deref(),
         minimum_size: target.size.as_ref().and_then(|size| size.parse().ok()),
+        access: Some(&image.access),
         description: image.description.as_deref(),
         ..marks::GoldenMarks::default()
     });

@@ -52,6 +52,7 @@ pub fn marks_of(image: &Image, order: &ImportOrder) -> marks::Marks {
         disk_digest: Some(&order.disk),
         storage_class: Some(order.class.as_str()),
         minimum_size: Some(order.size),
+        access: Some(&image.access),
         description: image.description.as_deref(),
         kubernetes_version: os.kubernetes_version.as_ref().map(crate::model::KubernetesVersion::as_str),
         default_instancetype: order.defaults.instancetype.as_deref(),

@@ -208,6 +208,7 @@ fn volume_view(volume: &DataVolume, image: &ImageName, identity: Option<&str>) -
         restarts: status.restart_count.unwrap_or(0),
         bound: condition("Bound"),
         running: condition("Running"),
+        access: volume.annotations().get(marks::ACCESS).cloned(),
         phase: status.phase.unwrap_or_default(),
     }
 }
@@ -248,6 +249,7 @@ fn claim_view(claim: &Claim, image: &ImageName, identity: Option<&str>) -> Claim
         disk_digest: claim.annotations().get(marks::DISK_DIGEST).cloned(),
         artifact_digest: claim.annotations().get(marks::ARTIFACT_DIGEST).cloned(),
         request: spec.and_then(|spec| spec.storage_request()).and_then(|request| DiskSize::from_bytes(request.bytes()?)),
+        access: claim.annotations().get(marks::ACCESS).cloned(),
         garbage_collected: claim.annotations().get(marks::CDI_GARBAGE_COLLECTED).is_some_and(|value| value == "true"),
     }
 }

@@ -295,6 +295,8 @@ pub struct DataVolumeView {
     pub bound: CdiCondition,
     /// The condition `Running`.
     pub running: CdiCondition,
+    /// Who may clone it, as it says.
+    pub access: Option<String>,
 }
 
 /// A PVC.
@@ -326,6 +328,8 @@ pub struct ClaimView {
     pub request: Option<DiskSize>,
     /// Whether CDI's former garbage collection took its DataVolume away.
     pub garbage_collected: bool,
+    /// Who may clone it, as it says.
+    pub access: Option<String>,
 }
 
 /// What the spool answers to whoever asks for a golden.

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     api::{ConditionType, TargetStatus, is_true},
-    model::{GoldenName, Target},
+    model::{Access, GoldenName, Target},
     rules::{
         Reason,
         class::duplicate_class,
@@ -194,7 +194,10 @@ fn made(draft: &mut Draft<'_>, golden: &GoldenName, uid: String, view: &Observed
     if let Some(disk) = disk.filter(|_| view.golden.grant != GrantView::Refused) {
         draft.after.push(Action::Refuse { golden: golden.clone(), disk });
     }
-    if !claim.ours || volume.is_some_and(|volume| !volume.ours) {
+    // Who may clone it is on the golden too, because its image may go before it does (R18, R24).
+    let says_who = |found: &Option<String>| Access::read(found.as_deref()).as_ref() == Some(&draft.image.access);
+    let is_marked = claim.ours && says_who(&claim.access);
+    if !is_marked || volume.is_some_and(|volume| !volume.ours || !says_who(&volume.access)) {
         let (golden, claim_uid, volume_uid) = (golden.clone(), claim.uid.clone(), volume.map(|volume| volume.uid.clone()));
         draft.after.push(match status.adopted {
             Some(true) => Action::Adopt { golden, claim_uid, volume_uid },

@@ -695,6 +695,28 @@ fn r18_nothing_is_made_for_selected_namespaces_until_that_is_enforced() {
     assert_eq!(reason(&run(&private(json!({ "policy": "AllTenants" })))), "Fetching");
 }
 
+/// R18: a golden that outlives its image says itself who may clone it; one that says so is written to no more.
+#[test]
+fn r18_who_may_clone_is_on_the_golden_too() {
+    let few = json!({ "policy": "Selected", "namespaceSelector": { "matchLabels": { "licensed": "yes" } } });
+    let mut observed = made();
+    observed.image = private(few).image;
+    let enforced = Settings { access_is_enforced: true, ..Settings::default() };
+    let written = observed.image.as_ref().expect("good").access.written();
+    let marks = |observed: &Observed| {
+        let actions = decide(observed, &enforced, now()).after;
+        actions.iter().filter(|action| matches!(action, Action::Mark { volume_uid: Some(_), .. })).count()
+    };
+    assert_eq!(marks(&observed), 1, "made before the mark was known");
+    observed.targets[0].golden.claim.as_mut().expect("claim").access = Some(written.clone());
+    assert_eq!(marks(&observed), 1, "CDI would copy what the DataVolume says");
+    observed.targets[0].golden.volume.as_mut().expect("volume").access = Some(written);
+    assert_eq!(marks(&observed), 0);
+    // Opened again: the mark goes with it.
+    observed.image = made().image;
+    assert_eq!(marks(&observed), 1);
+}
+
 #[test]
 fn a_missing_secret_is_named_and_a_changed_one_is_tried_at_once() {
     let mut observed = private(json!({ "policy": "AllTenants" }));

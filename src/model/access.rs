@@ -23,7 +23,29 @@ impl Access {
             Self::Selected(selector) => selector.matches(labels),
         }
     }
+
+    /// As it is written on a golden: `AllTenants`, or the selector as JSON.
+    pub fn written(&self) -> String {
+        match self {
+            Self::AllTenants => ALL_TENANTS.to_owned(),
+            // A selector that could not be written would read as one that selects nobody.
+            Self::Selected(selector) => serde_json::to_string(&selector.0).unwrap_or_default(),
+        }
+    }
+
+    /// What [`Self::written`] wrote; goldens made before it was written are for every tenant. `None` where it is anything else: nobody can say who is meant.
+    pub fn read(written: Option<&str>) -> Option<Self> {
+        match written {
+            None | Some(ALL_TENANTS) => Some(Self::AllTenants),
+            Some(selector) => {
+                let selector: LabelSelector = serde_json::from_str(selector).ok()?;
+                NamespaceSelector::try_from(selector).ok().map(Self::Selected)
+            }
+        }
+    }
 }
+
+const ALL_TENANTS: &str = "AllTenants";
 
 /// A label selector that can be evaluated and that does not select every namespace.
 #[derive(Debug, Clone, PartialEq)]
@@ -97,6 +119,25 @@ mod tests {
         let labels: BTreeMap<_, _> = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         assert_eq!(Access::Selected(selector(written).expect("selector")).allows(&labels), expected);
         assert!(Access::AllTenants.allows(&labels));
+    }
+
+    #[rstest]
+    #[case(json!({ "matchLabels": { "licensed": "yes" } }))]
+    #[case(json!({ "matchExpressions": [{ "key": "tier", "operator": "In", "values": ["a", "b"] }, { "key": "x", "operator": "Exists" }] }))]
+    fn r18_what_is_written_on_a_golden_is_read_alike(#[case] written: Value) {
+        let access = Access::Selected(selector(written).expect("selector"));
+        assert_eq!(Access::read(Some(&access.written())), Some(access));
+        assert_eq!(Access::read(Some(&Access::AllTenants.written())), Some(Access::AllTenants));
+    }
+
+    #[rstest]
+    #[case::older_than_the_mark(None, true)]
+    #[case::emptied(Some(""), false)]
+    #[case::no_json(Some("Selected"), false)]
+    #[case::everybody_by_the_back_door(Some("{}"), false)]
+    #[case::unknown_operator(Some(r#"{"matchExpressions":[{"key":"a","operator":"Gt","values":["1"]}]}"#), false)]
+    fn r18_what_cannot_be_read_on_a_golden_opens_nothing(#[case] written: Option<&str>, #[case] is_open: bool) {
+        assert_eq!(Access::read(written), is_open.then_some(Access::AllTenants));
     }
 
     #[rstest]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{Architecture, Digest, DiskSize, Identity};
+use crate::model::{Access, Architecture, Digest, DiskSize, Identity};
 
 /// Builds a name under the catalog's prefix at compile time.
 macro_rules! mark {
@@ -46,6 +46,8 @@ pub const ARTIFACT_DIGEST: &str = mark!("artifact-digest");
 pub const DISK_DIGEST: &str = mark!("disk-digest");
 /// Annotation: on a golden its class; on a machine template the class it was admitted with (R15).
 pub const STORAGE_CLASS: &str = mark!("storage-class");
+/// Annotation on a golden: who may clone it (R18), as [`Access::written`] says; so that it stays restricted while its GoldenImage is gone.
+pub const ACCESS: &str = mark!("access");
 /// Annotation: the smallest clone.
 pub const MINIMUM_SIZE: &str = mark!("minimum-size");
 /// Annotation on a consumer: the pool it belongs to.
@@ -135,6 +137,8 @@ pub struct GoldenMarks<'a> {
     pub storage_class: Option<&'a str>,
     /// The smallest clone.
     pub minimum_size: Option<DiskSize>,
+    /// Who may clone it.
+    pub access: Option<&'a Access>,
     /// Text for people.
     pub description: Option<&'a str>,
     /// Instance type for VM users who name none.
@@ -186,6 +190,7 @@ pub fn golden_marks(golden: &GoldenMarks<'_>) -> Marks {
         (DISK_DIGEST, digest(golden.disk_digest)),
         (STORAGE_CLASS, own(golden.storage_class)),
         (MINIMUM_SIZE, golden.minimum_size.map(|size| size.to_string())),
+        (ACCESS, golden.access.map(Access::written)),
     ] {
         if let Some(value) = value {
             marks.annotations.insert(key.to_owned(), value);

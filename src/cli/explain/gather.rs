@@ -2,9 +2,13 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use k8s_openapi::api::{
-    core::v1::{Namespace, Pod},
-    storage::v1::StorageClass,
+use k8s_openapi::{
+    api::{
+        core::v1::{Namespace, Pod},
+        events::v1::Event,
+        storage::v1::StorageClass,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{Client, Resource, api::ListParams};
 use serde::de::DeserializeOwned;
@@ -19,6 +23,7 @@ use crate::{
         VolumeCloneSource, VolumeSnapshot, WorkerClass,
     },
     rules::{
+        Reason,
         class::Classes,
         clone::{Known, Profile, Unknown},
         pods::PodFacts,
@@ -45,6 +50,7 @@ pub(super) struct Objects {
     pub(super) machines: Vec<VirtualMachine>,
     pub(super) templates: Vec<KubevirtMachineTemplate>,
     pub(super) pods: Vec<PodFacts>,
+    events: Vec<Event>,
     pub(super) ledger: Ledger,
     namespaces: Known<BTreeMap<String, BTreeMap<String, String>>>,
     offline: bool,
@@ -90,9 +96,11 @@ impl Raw {
 }
 
 impl Objects {
-    /// Lists what verdicts read, as whoever asks.
-    pub(super) async fn from_cluster(client: &Client, catalog: &str) -> Result<Self, Failure> {
+    /// Lists what verdicts read, as whoever asks, about something in `namespace`.
+    pub(super) async fn from_cluster(client: &Client, catalog: &str, namespace: &str) -> Result<Self, Failure> {
         let mut raw = Raw::default();
+        // What the daemon told of it; who may not read that learns the rest.
+        drop(raw.list::<Event>(client, Some(namespace)).await);
         raw.list::<GoldenImage>(client, None).await?;
         raw.list::<StorageClass>(client, None).await?;
         raw.list::<StorageProfile>(client, None).await?;
@@ -150,6 +158,8 @@ impl Objects {
         fill.kind::<MachineSet>();
         fill.kind::<WorkerClass>();
         let pods = raw.take::<Pod>().unwrap_or_default();
+        let mut events = raw.take::<Event>().unwrap_or_default();
+        events.retain(|event| event.reason.as_deref() == Some(Reason::CloneStuck.as_str()));
         Self {
             catalog: catalog.to_owned(),
             images,
@@ -164,6 +174,7 @@ impl Objects {
             machines,
             templates,
             pods: pods.iter().map(facts::pod_facts).collect(),
+            events,
             ledger,
             namespaces: namespaces.map(|found| {
                 found
@@ -178,6 +189,14 @@ impl Objects {
     /// Whether "there is no such claim" may be said.
     pub(super) fn claims_known(&self) -> Known<()> {
         self.ledger.known(&[Kind::Claim])
+    }
+
+    /// What the daemon told last of a disk whose clone does not move.
+    pub(super) fn stuck(&self, disk: &ObjectMeta) -> Option<&str> {
+        let about = |event: &&Event| event.regarding.as_ref().is_some_and(|regarding| regarding.uid.is_some() && regarding.uid == disk.uid);
+        let at =
+            |event: &&Event| event.series.as_ref().map(|series| series.last_observed_time.clone()).or_else(|| event.event_time.clone());
+        self.events.iter().filter(about).max_by_key(at)?.note.as_deref()
     }
 
     /// The labels of a namespace.

@@ -58,7 +58,7 @@ pub(super) async fn run(arguments: ExplainArguments) -> Result<Exit, Failure> {
         return Err(Failure::usage(format!("{:?} is not NAMESPACE/KIND/NAME, such as tenant-a/datavolume/disk", arguments.subject)));
     };
     let objects = match arguments.file.as_slice() {
-        [] => Objects::from_cluster(&client().await?, &arguments.catalog_namespace).await?,
+        [] => Objects::from_cluster(&client().await?, &arguments.catalog_namespace, namespace).await?,
         files => Objects::from_files(files, arguments.complete, &arguments.catalog_namespace)?,
     };
     let requests = requests(&objects, namespace, kind, name)?;
@@ -181,6 +181,7 @@ fn waits(objects: &Objects, request: &CloneRequest) -> Vec<String> {
         Some(format!(": {} ({})", condition.message.as_ref()?, condition.reason.as_deref().unwrap_or(&condition.kind)))
     });
     waits.push(format!("CDI is at {phase}{}", said.unwrap_or_default()));
+    waits.extend(volume.and_then(|volume| objects.stuck(&volume.metadata)).map(|note| format!("the daemon says: {note}")));
     let name = volume.map(|volume| volume.name_any()).unwrap_or_default();
     let of_claim = find(&objects.claims, &request.subject.namespace, &name);
     let fallback = of_claim.and_then(|claim| claim.metadata.annotations.as_ref()?.get("cdi.kubevirt.io/cloneFallbackReason").cloned());

@@ -1,4 +1,4 @@
-//! Marks on consumers' disks that are missing or wrong (R25), written at a steady pace.
+//! Marks on consumers' disks that are missing or wrong (R25), and the class of machine templates that state none (R15, `templates`), written at one steady pace.
 //!
 //! Nothing is kept: after a restart the walk over the ledger finds again what is left to do. What was just written is left alone until its watch event has come, and a disk whose marks somebody else keeps taking off, or whose patch CDI refuses, is tried more and more rarely.
 
@@ -36,24 +36,24 @@ const BATCH: usize = 100;
 /// The least time between two walks.
 const PAUSE: Duration = Duration::from_secs(2);
 /// How long what was written is left alone; doubled each time the same is to be written again.
-const SETTLE: Duration = Duration::from_secs(10);
+pub(super) const SETTLE: Duration = Duration::from_secs(10);
 /// The longest a disk is left alone.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-type Key = (Kind, String, String);
+pub(super) type Key = (Kind, String, String);
 
-/// What was tried on one disk.
-struct Tried {
-    repair: Repair,
-    times: u32,
-    next: Instant,
+/// What was tried on one object.
+pub(super) struct Tried {
+    pub(super) repair: Repair,
+    pub(super) times: u32,
+    pub(super) next: Instant,
 }
 
-struct Writer {
-    shared: Arc<Shared>,
-    client: Client,
-    pace: Interval,
-    tried: HashMap<Key, Tried>,
+pub(super) struct Writer {
+    pub(super) shared: Arc<Shared>,
+    pub(super) client: Client,
+    pub(super) pace: Interval,
+    pub(super) tried: HashMap<Key, Tried>,
 }
 
 /// Writes until `stop`.
@@ -96,13 +96,14 @@ impl Writer {
             at = next;
             tokio::task::yield_now().await;
         }
+        self.record_classes(&mut met).await;
         // A disk that is right is tried afresh the next time, unless it was put right only a moment ago.
         let now = Instant::now();
         let met: std::collections::HashSet<Key> = met.into_iter().collect();
         self.tried.retain(|key, tried| met.contains(key) || tried.next + LONGEST > now && tried.times > 1);
     }
 
-    fn is_due(&self, repair: &MarkRepair) -> bool {
+    pub(super) fn is_due(&self, repair: &MarkRepair) -> bool {
         let key = (repair.kind, repair.namespace.clone(), repair.name.clone());
         self.tried.get(&key).is_none_or(|tried| tried.repair != repair.repair && tried.times < 3 || tried.next <= Instant::now())
     }
@@ -138,7 +139,7 @@ impl Writer {
     }
 
     /// Leaves the disk alone for a while: longer each time.
-    fn remember(&mut self, repair: MarkRepair, wait: Duration) {
+    pub(super) fn remember(&mut self, repair: MarkRepair, wait: Duration) {
         let key = (repair.kind, repair.namespace, repair.name);
         let times = self.tried.get(&key).map_or(0, |tried| tried.times);
         let wait = wait.saturating_mul(2_u32.saturating_pow(times.min(10))).min(LONGEST);

@@ -2,6 +2,7 @@
 
 mod marks;
 mod stuck;
+mod templates;
 mod usage;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};

@@ -39,6 +39,26 @@ struct Published {
     at: Instant,
 }
 
+/// What is to be done about an image's counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// Status says them already.
+    Nothing,
+    /// They are to be counted again then: what comes meanwhile is one write.
+    Later(Instant),
+    /// They are to be written.
+    Now,
+}
+
+/// At most one write an interval, and none without a change.
+fn turn(published: Option<&Published>, counts: &Counts, interval: Duration, now: Instant) -> Turn {
+    match published {
+        Some(known) if known.counts == *counts => Turn::Nothing,
+        Some(known) if now < known.at + interval => Turn::Later(known.at + interval),
+        _ => Turn::Now,
+    }
+}
+
 impl Usage {
     /// Nothing is counted yet.
     pub fn new(settings: ConsumerSettings) -> Self {
@@ -106,11 +126,12 @@ impl Usage {
         let copied: Vec<(&'static str, usize)> = counts.copied.iter().map(|(cause, count)| (cause.as_str(), *count)).collect();
         shared.metrics.consumers(&name, &by_kind, counts.blocking, &copied);
         let mut published = self.published();
-        match published.get_mut(&uid) {
-            Some(known) if known.counts == counts => None,
-            Some(known) if known.at.elapsed() < self.settings.interval => Some(known.at + self.settings.interval),
-            _ => {
-                published.insert(uid, Published { counts, at: Instant::now() });
+        let now = Instant::now();
+        match turn(published.get(&uid), &counts, self.settings.interval, now) {
+            Turn::Nothing => None,
+            Turn::Later(at) => Some(at),
+            Turn::Now => {
+                published.insert(uid, Published { counts, at: now });
                 drop(published);
                 shared.queue.add(name);
                 None
@@ -153,4 +174,30 @@ pub async fn run(shared: Arc<Shared>, stop: CancellationToken) {
     }
     // Whoever leads now tells them.
     shared.cluster.images.all().iter().for_each(|image| shared.metrics.forget_consumers(&image.name_any()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thousand disks in a minute are two writes: the first, and what they came to.
+    #[test]
+    fn counts_are_written_at_most_once_an_interval() {
+        let (interval, began) = (Duration::from_secs(60), Instant::now());
+        let counts = |clones| Counts { clones, ..Counts::default() };
+        let mut published: Option<Published> = None;
+        let mut writes = Vec::new();
+        for second in 0..180_u32 {
+            let (now, clones) = (began + Duration::from_secs(second.into()), usize::try_from(second.min(59)).expect("small") * 17);
+            match turn(published.as_ref(), &counts(clones), interval, now) {
+                Turn::Now => {
+                    published = Some(Published { counts: counts(clones), at: now });
+                    writes.push((second, clones));
+                }
+                Turn::Later(at) => assert_eq!(at, began + interval, "asked again when the interval is over, not before"),
+                Turn::Nothing => {}
+            }
+        }
+        assert_eq!(writes, [(0, 0), (60, 59 * 17)]);
+    }
 }

@@ -159,12 +159,20 @@ impl Judgement<'_> {
         let Some(labels) = self.need(&self.situation.namespace_labels) else { return };
         let parsed = selector.clone().and_then(|selector| Selector::try_from(selector).ok());
         if !parsed.is_some_and(|selector| selector.matches(labels)) {
-            let image = golden.image.as_deref().unwrap_or(&golden.name);
             let namespace = &self.request.subject.namespace;
-            self.refuse(
-                Rule::R18,
-                format_args!("is for selected namespaces only, and the labels of {namespace:?} do not match `access.namespaceSelector` of GoldenImage {image:?}: ask the hoster"),
-            );
+            match &golden.image {
+                Some(image) => self.refuse(
+                    Rule::R18,
+                    format_args!("is for selected namespaces only, and the labels of {namespace:?} do not match `access.namespaceSelector` of GoldenImage {image:?}: ask the hoster"),
+                ),
+                None => self.refuse(
+                    Rule::R18,
+                    format_args!(
+                        "is for selected namespaces only, and the labels of {namespace:?} do not match: its GoldenImage is gone, and whom that named last (annotation `{}` on the PVC) still counts; ask the hoster to create the GoldenImage again",
+                        marks::ACCESS
+                    ),
+                ),
+            }
         }
     }
 

@@ -206,6 +206,13 @@ impl From<&crate::model::Access> for Access {
     }
 }
 
+impl Access {
+    /// Who may clone a golden whose GoldenImage is gone: whom it was for last, by its annotation `access`.
+    pub fn of_mark(written: Option<&str>) -> Self {
+        crate::model::Access::read(written).map_or(Self::Selected(None), |access| Self::from(&access))
+    }
+}
+
 /// A golden of one class of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {

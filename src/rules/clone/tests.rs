@@ -396,6 +396,25 @@ fn r18_selected(#[case] selector: Option<LabelSelector>, #[case] admitted: bool)
     }
 }
 
+#[rstest]
+#[case::older_than_the_mark(None, true)]
+#[case::everybody(Some("AllTenants"), true)]
+#[case::chosen(Some(r#"{"matchLabels":{"licensed":"yes"}}"#), true)]
+#[case::another(Some(r#"{"matchLabels":{"licensed":"no"}}"#), false)]
+#[case::not_to_be_read(Some("edited by hand"), false)]
+fn r18_a_golden_without_its_image_is_for_whom_it_was_for(#[case] written: Option<&str>, #[case] admitted: bool) {
+    let case = case(|case, golden| {
+        case.labels = Ok([("licensed".to_owned(), "yes".to_owned())].into());
+        golden.image = None;
+        golden.access = Access::of_mark(written);
+    });
+    if admitted {
+        drop(allowed(&case, &["is unmanaged"]))
+    } else {
+        refused(&case, &[Rule::R18], &["selected namespaces only", "its GoldenImage is gone", "create the GoldenImage again"])
+    }
+}
+
 #[test]
 fn r18_an_operator_nobody_knows_matches_nothing() {
     let requirement =

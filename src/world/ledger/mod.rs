@@ -33,7 +33,7 @@ pub use answers::{Counts, GoldenKey, Storage};
 pub use clones::RunningClone;
 pub use facts::{DiskProgress, Facts, Kind, Reference, Target, format_uid, parse_uid};
 pub use links::Chain;
-pub use todo::{MarkRepair, Walk};
+pub use todo::{MarkRepair, UnrecordedTemplate, Walk};
 
 /// How well one kind is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use super::{
 use crate::rules::{
     clone::Known,
     consumers::Evidence,
+    pool::Pool,
     repair::{CloneOf, FoundMarks, Repair, repair},
 };
 
@@ -26,6 +27,17 @@ pub struct MarkRepair {
     pub uid: Option<String>,
     /// What to write.
     pub repair: Repair,
+}
+
+/// A machine template whose class is to be recorded on it (R15).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct UnrecordedTemplate {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: Option<String>,
 }
 
 /// A walk over the ledger that goes on where it stopped. Objects that come and go meanwhile are met by the next walk.
@@ -63,18 +75,29 @@ impl Ledger {
         Ok(self.object(kind, namespace, name).and_then(|row| self.mark_repair(row)))
     }
 
-    /// Machine templates that clone a golden and whose class is neither stated nor recorded (R15), as namespace and name.
+    /// Machine templates that clone a golden and whose class is neither stated nor recorded (R15), of pools that are known: whose template it is decides on its class, and a template may be there a moment before its MachineDeployment.
     ///
     /// # Errors
-    /// While machine templates are not all known.
-    pub fn templates_without_class(&self) -> Known<Vec<(String, String)>> {
-        self.known(&[Kind::MachineTemplate])?;
+    /// While machine templates, or what names them, are not all known.
+    pub fn templates_without_class(&self) -> Known<Vec<UnrecordedTemplate>> {
+        self.known(&[Kind::MachineTemplate, Kind::MachineDeployment, Kind::MachineSet])?;
         let lacks = |row: &u32| {
             let found = self.rows.get(*row);
-            found.is_some_and(|row| row.kind == Kind::MachineTemplate && row.is(flag::LACKS_CLASS)) && self.rows.is_first(*row)
+            let asks = |row: &Row| row.kind == Kind::MachineTemplate && row.is(flag::LACKS_CLASS) && !row.is(flag::TERMINATING);
+            found.is_some_and(asks) && self.rows.is_first(*row)
         };
         let rows = (0..self.rows.end()).filter(lacks).filter_map(|row| self.rows.get(row));
-        Ok(rows.map(|row| (self.names.get(row.namespace).to_owned(), self.names.get(row.name).to_owned())).collect())
+        let rows = rows.filter(|row| self.pool_of(row) != Pool::Unknown);
+        Ok(rows
+            .map(|row| {
+                let uid = u128::from_be_bytes(row.uid);
+                UnrecordedTemplate {
+                    namespace: self.names.get(row.namespace).to_owned(),
+                    name: self.names.get(row.name).to_owned(),
+                    uid: (uid != 0).then(|| format_uid(uid)),
+                }
+            })
+            .collect())
     }
 
     fn mark_repair(&self, first: u32) -> Option<MarkRepair> {
