@@ -40,7 +40,7 @@ async fn an_image_retires_when_its_consumer_goes() {
     let stage =
         Stage::set(&cluster, Options { images: list, settings: json!({ "retireWait": WAIT }), admission: true, ..Options::default() })
             .await;
-    let leader = stage.daemon("leader");
+    let leader = stage.launch("leader", stage::Launch { arguments: vec!["--access-enforced".to_owned()], ..stage::Launch::default() });
     let admission = stage.admission("admission").await;
     admission.ready().await;
     leader.ready().await;
@@ -105,9 +105,28 @@ async fn an_image_retires_when_its_consumer_goes() {
     // Deleted with `Retain`: the object goes at once; its golden stays, protected, until it is retired by name.
     stage.list(json!([{ "name": "noble", "url": url }])).await;
     stage.until("noble", "Ready", "True").await;
+    let few = json!({ "policy": "Selected", "namespaceSelector": { "matchLabels": { "licensed": "yes" } } });
+    stage.list(json!([{ "name": "noble", "url": url, "access": few }])).await;
+    until(claims(&cluster).await, "vm-default-images-noble", "the golden says whom it is for", |claim: &DynamicObject| {
+        claim.annotations().get(marks::ACCESS).is_some_and(|access| access.contains("licensed"))
+    })
+    .await;
     stage.list(json!([])).await;
     stage.images().delete("noble", &DeleteParams::default()).await.expect("it goes");
     until_gone(stage.images(), "noble").await;
+    // Whom it was for can clone it still, and nobody else can.
+    eventually("the deletion is seen, and others are refused", || async {
+        match create(&cluster, &tenant, &object(Form::Volume, "private", disk), true).await {
+            Err(refused) if refused.message.contains("its GoldenImage is gone") && refused.message.contains("R18") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    let licensed = format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {}, labels: {{licensed: \"yes\"}}}}}}", &*tenant);
+    cluster.apply(&licensed).await;
+    let made =
+        create(&cluster, &tenant, &object(Form::Volume, "private", disk), true).await.unwrap_or_else(|told| panic!("{}", told.message));
+    assert!(made.warnings.iter().any(|warning| warning.contains("is unmanaged")), "{:?}", made.warnings);
     let refused = volumes.delete("vm-default-images-noble", &DeleteParams::default()).await.expect_err("protected").to_string();
     assert!(refused.contains("golden-catalog retire vm-default-images-noble"), "{refused}");
     harness::cli(Some(cluster.admin_kubeconfig()), ["retire", "vm-default-images-noble"]).await.ok();
