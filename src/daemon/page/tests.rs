@@ -79,7 +79,7 @@ fn hostile_texts_stay_texts() {
     let evil = "</td><script>alert(1)</script>\" onmouseover='x' &amp; \u{202e}gpj.exe\u{0}";
     let mut object = image(
         "a",
-        json!({ "conditions": [condition("Ready", "False", evil, evil), condition("Odd<b>", "True", "x", evil)],
+        json!({ "conditions": [condition("Ready", "False", evil, evil), condition("Odd<b>", "True", "x", &format!("{evil}!"))],
         "operatingSystem": { "name": evil }, "targets": [{ "requestedClass": evil, "size": evil, "golden": evil, "attempts": 0 }] }),
     );
     object.metadata.name = Some(evil.into());
