@@ -6,8 +6,14 @@
 #                          a failure, else what `brief` leaves of it
 #   together               waits for all that `beside` started
 #   finish                 prints the table; fails when a step failed
-logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
+# E2E_LOGS names a folder of yours for them, which is kept.
+if [ -n "${E2E_LOGS:-}" ]; then
+  mkdir -p "$E2E_LOGS" || exit 1
+  logs=$(cd "$E2E_LOGS" && pwd)
+else
+  logs=$(mktemp -d)
+  trap 'rm -rf "$logs"' EXIT
+fi
 table=$logs/table
 failed_steps=0
 : >"$table"
