@@ -150,7 +150,6 @@ fn requests(folder: &Path) -> Vec<Request> {
 }
 
 #[test]
-#[ignore = "judges the logs of a whole `make test`; no such run has been judged yet"]
 fn every_right_is_used() {
     let Some(folder) = std::env::var_os("E2E_AUDIT").filter(|folder| !folder.is_empty()) else {
         harness::skip("needs the audit logs of the whole suite: `make test` without TESTS");
