@@ -2,6 +2,8 @@
 //!
 //! `e2e/upstream` holds the stand-ins. Runs anywhere: no cluster, loopback only.
 
+#[path = "harness/told.rs"]
+mod told;
 #[path = "upstream/mod.rs"]
 mod upstream;
 

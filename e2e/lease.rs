@@ -121,7 +121,7 @@ async fn a_paused_leader_does_not_write_when_it_wakes_up_too_late() {
         stage.writes_by(follower, 20).await;
         (leader, follower) = (follower, leader);
     }
-    eprintln!("a leader was paused past its Lease in {rounds} rounds");
+    harness::tell(&format!("a leader was paused past its Lease in {rounds} rounds"));
     assert_eq!(stage.writes.terms().len(), rounds + 1);
 
     // The audit log says the same: who wrote changed once per round and never back within one.

@@ -9,5 +9,7 @@ mod faults;
 mod server;
 #[path = "spool/support.rs"]
 mod support;
+#[path = "harness/told.rs"]
+mod told;
 #[path = "spool/volume.rs"]
 mod volume;

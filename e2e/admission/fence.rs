@@ -221,7 +221,7 @@ async fn races(rounds: usize, at_once: usize, seed: u64) {
     if stand().await.is_none() {
         return;
     }
-    println!("{rounds} races, {at_once} at once, seed {seed}");
+    harness::tell(&format!("{rounds} races, {at_once} at once, seed {seed}"));
     let cluster = own_hurried_cluster(REQUEST_TIMEOUT).await;
     let stand = Stand::build(&cluster).await;
     let leader = stand.leader(&cluster, "fence", RACE_WAIT).await;

@@ -2,7 +2,7 @@
 //! the daemon recovers by itself, and does not storm.
 
 use super::{
-    harness::{eventually, until_gone},
+    harness::{eventually, tell, until_gone},
     proxy::{ApiProxy, Faults, Mode},
     stage::Launch,
     versions::{self, Versions},
@@ -46,7 +46,7 @@ async fn requests_that_fail_at_random_change_nothing_about_the_end() {
         let hurt = proxy.hurt();
         proxy.reset();
         assert!(hurt > 0, "something failed");
-        eprintln!("round {round}: {hurt} requests failed on the way to {} goldens", names.len());
+        tell(&format!("round {round}: {hurt} requests failed on the way to {} goldens", names.len()));
         let writes = world.writes_since(mark).await;
         for (name, raw) in names.iter().zip(&raws) {
             world.same_content(name, raw).await;

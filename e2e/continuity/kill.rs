@@ -3,7 +3,7 @@
 //! had, and without deleting anything.
 
 use super::{
-    harness::{Mark, eventually},
+    harness::{Mark, eventually, tell},
     proxy::{ApiProxy, Side},
     stage::{CATALOG, Launch, NAMESPACE},
     versions::{self, Versions},
@@ -183,7 +183,7 @@ async fn killed_before_and_after_writes_it_comes_to_the_same_end() {
         let killed = all.round(&format!("drawn-write-{round}"), At::Write(n, side)).await;
         drawn.insert(format!("{side:?} {n}"), killed.is_some());
     }
-    eprintln!("killed at {count} drawn of the {of} writes from a start to a golden, on one side each: {drawn:?}");
+    tell(&format!("killed at {count} drawn of the {of} writes from a start to a golden, on one side each: {drawn:?}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -200,7 +200,7 @@ async fn killed_before_and_after_every_write_it_comes_to_the_same_end() {
             count += 1;
         }
     }
-    eprintln!("killed before and after every write: {count} rounds");
+    tell(&format!("killed before and after every write: {count} rounds"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -216,7 +216,7 @@ async fn killed_where_the_spool_makes_things_durable_it_comes_to_the_same_end() 
         let n = 1 + dice.roll(of);
         drawn.insert(n, all.round(&format!("drawn-sync-{round}"), At::Durable(n)).await.is_some());
     }
-    eprintln!("killed at {count} drawn of the {of} syncs, renames and links from a start to a golden: {drawn:?}");
+    tell(&format!("killed at {count} drawn of the {of} syncs, renames and links from a start to a golden: {drawn:?}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -227,5 +227,5 @@ async fn killed_at_every_sync_and_rename_it_comes_to_the_same_end() {
     while all.round(&format!("every-sync-{}", count + 1), At::Durable(count + 1)).await.is_some() {
         count += 1;
     }
-    eprintln!("killed at every sync, rename and link: {count} rounds");
+    tell(&format!("killed at every sync, rename and link: {count} rounds"));
 }

@@ -316,7 +316,7 @@ impl Dice {
     pub fn new(what: &str) -> Self {
         let given = std::env::var("E2E_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = given.unwrap_or_else(|| u64::from_str_radix(&harness::unique(), 16).expect("hex"));
-        eprintln!("{what}: E2E_SEED={seed}");
+        harness::tell(&format!("{what}: E2E_SEED={seed}"));
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 

@@ -36,6 +36,7 @@ mod needs;
 mod pki;
 mod ports;
 pub mod process;
+mod told;
 mod tools;
 mod wait;
 
@@ -45,8 +46,9 @@ pub use cluster::{Cluster, Output, Shared, TestNamespace};
 pub use control_plane::{ControlPlane, Options};
 pub use crds::Flavor;
 pub use daemon::{Daemon, DaemonBuilder, cli};
-pub use needs::{Needs, skip};
+pub use needs::Needs;
 pub use ports::Port;
+pub use told::{skip, tell};
 pub use tools::{helm, kubectl};
 pub use wait::{Condition, PATIENCE, condition, eventually, until, until_condition, until_gone, until_listed};
 

@@ -1,6 +1,8 @@
 //! What a test needs, and the count of those that cannot run.
 
-use std::{fs::File, io::Write, panic::Location};
+use std::panic::Location;
+
+use super::told::record_skip;
 
 /// What kind of cluster a test can run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,22 +31,4 @@ impl Needs {
         record_skip(reason, at);
         false
     }
-}
-
-/// Says that a test is skipped, past libtest's capture, and adds it to the file that `make test` counts.
-fn record_skip(reason: &str, at: &Location<'_>) {
-    let thread = std::thread::current();
-    let test = thread.name().filter(|name| *name != "main").map_or_else(|| at.to_string(), str::to_owned);
-    let _ = writeln!(std::io::stderr(), "skipped: {test}: {reason}");
-    if let Some(path) = std::env::var_os("E2E_SKIPS") {
-        let mut file = File::options().create(true).append(true).open(path).expect("open the file E2E_SKIPS names");
-        // One write: other test binaries may add to the file at the same time.
-        file.write_all(format!("{test}: {reason}\n").as_bytes()).expect("write to the file E2E_SKIPS names");
-    }
-}
-
-/// Skips a test that cannot run for another reason than its cluster (a program that is not installed, for example).
-#[track_caller]
-pub fn skip(reason: &str) {
-    record_skip(reason, Location::caller());
 }

@@ -1,5 +1,7 @@
 //! What the intake's tests share.
 
+pub use super::told::skip;
+
 use std::{
     fs,
     num::NonZeroU64,
@@ -81,11 +83,6 @@ pub fn must(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"));
     assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Says that a test could not run here. Counted by whoever reads the log.
-pub fn skip(why: &str) {
-    eprintln!("SKIPPED: {why}");
 }
 
 pub fn settings() -> EgressSettings {

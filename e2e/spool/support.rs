@@ -1,5 +1,7 @@
 //! What the spool's tests share.
 
+pub use super::told::skip;
+
 use std::{
     io::Write as _,
     net::{SocketAddr, TcpListener},
@@ -240,11 +242,6 @@ pub fn run(program: &str, arguments: &[&str]) -> (bool, Vec<u8>) {
     let output = Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"));
     let text = if output.status.success() { output.stdout } else { output.stderr };
     (output.status.success(), text)
-}
-
-/// Says that a test could not run here. Counted by whoever reads the log.
-pub fn skip(why: &str) {
-    eprintln!("SKIPPED: {why}");
 }
 
 /// Every file under a spool's directory but the lock, relative and sorted.

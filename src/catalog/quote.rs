@@ -1,9 +1,8 @@
 //! What was given, as a message may repeat it.
 
 use serde_json::Value;
-use url::Url;
 
-use crate::model::public_url;
+use crate::model::public_address;
 
 /// The longest quotation, in characters.
 const LONGEST: usize = 120;
@@ -21,10 +20,11 @@ pub fn quote(object: &Value, path: &str) -> Option<String> {
     let text = match at {
         Value::Null | Value::Object(_) | Value::Array(_) => return None,
         // What looks like a URL and cannot be read as one may hide a secret anywhere.
-        Value::String(text) => match Url::parse(text) {
-            Ok(url) => public_url(&url),
-            Err(_) if text.contains("://") => return None,
-            Err(_) => text.clone(),
+        Value::String(text) => match public_address(text) {
+            shown if shown == "…" && (text.contains("://") || text.contains('@')) => return None,
+            // Not an address at all.
+            shown if shown == "…" => text.clone(),
+            shown => shown,
         },
         other => other.to_string(),
     };
@@ -44,6 +44,8 @@ mod tests {
     #[case(".spec.description", Some("\"a\\nb\""))]
     #[case("spec.url", Some("\"https://e.example/a?…\""))]
     #[case("spec.broken", None)]
+    #[case("spec.bare", None)]
+    #[case("spec.note", Some("\"10: a?\""))]
     #[case("spec.targets[1].size", Some("\"-1\""))]
     #[case("spec.targets[2].size", None)]
     #[case("spec.suspend", Some("\"true\""))]
@@ -53,6 +55,7 @@ mod tests {
     fn quotes_what_is_there(#[case] path: &str, #[case] expected: Option<&str>) {
         let object = json!({ "spec": {
             "description": "a\nb", "url": "https://u:hunter2@e.example/a?t=hunter2", "broken": "https://[u:hunter2@",
+            "bare": "u:hunter2@e.example/a", "note": "10: a?",
             "targets": [{}, { "size": "-1" }], "suspend": true,
         } });
         assert_eq!(quote(&object, path).as_deref(), expected);

@@ -103,7 +103,7 @@ pub(super) fn start(
     metrics.on_scrape({
         let (resolver, scene) = (Arc::clone(resolver), scene.clone());
         move |metrics| {
-            metrics.certificate(certs::WEBHOOK_TLS, resolver.seconds_left(Timestamp::now()));
+            metrics.certificate("webhook", resolver.seconds_left(Timestamp::now()));
             metrics.admission_ready(resolver.served().is_some() && scene.known().is_ok());
         }
     });

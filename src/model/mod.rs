@@ -12,6 +12,7 @@ mod image;
 mod kubernetes;
 mod names;
 mod redact;
+mod shown;
 mod size;
 mod source;
 mod talos;
@@ -26,8 +27,9 @@ pub use image::{Image, OperatingSystemFacts, Target, Usage, VirtualMachineDefaul
 pub use kubernetes::KubernetesVersion;
 pub use names::{ClassName, GoldenName, ImageName, Naming, SecretName};
 pub use redact::{DISK_PATH, redact};
+pub use shown::{public_address, public_url, public_words};
 pub use size::DiskSize;
-pub use source::{ContainerReference, HttpUrl, Schematic, Source, TalosFactory, public_url};
+pub use source::{ContainerReference, HttpUrl, Schematic, Source, TalosFactory};
 pub use talos::{Platform, SchematicId, TalosVersion};
 pub use volume::VolumeMode;
 

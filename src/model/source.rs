@@ -3,7 +3,7 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::{Architecture, Digest, InvalidValue, Platform, SchematicId, TalosVersion};
+use super::{Architecture, Digest, InvalidValue, Platform, SchematicId, TalosVersion, public_address, public_url};
 
 /// Where an image's bytes come from: the parsed form of `spec.source`.
 #[derive(Debug, Clone, PartialEq)]
@@ -120,18 +120,6 @@ impl HttpUrl {
     }
 }
 
-/// `url` as it may be shown in a status, an event or a log: without credentials, query content and fragment.
-pub fn public_url(url: &Url) -> String {
-    let mut shown = url.clone();
-    let _ = shown.set_username("");
-    let _ = shown.set_password(None);
-    shown.set_fragment(None);
-    if shown.query().is_some() {
-        shown.set_query(Some("…"));
-    }
-    shown.to_string().replace("%E2%80%A6", "…")
-}
-
 impl fmt::Display for HttpUrl {
     /// The URL as text; `http://host` gets no trailing slash, so that it reads as it was written.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -146,7 +134,7 @@ impl FromStr for HttpUrl {
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
         const FORM: &str = "must be an absolute URL with a host, beginning with `https://` or `http://` in lower case";
-        let shown = Url::parse(text).map_or_else(|_| text.to_owned(), |url| public_url(&url));
+        let shown = public_address(text);
         let invalid = |accepted: &str| InvalidValue::new("URL", &shown, accepted);
         if text.chars().count() > Self::LONGEST {
             return Err(invalid("must be at most 2048 characters"));
@@ -244,7 +232,8 @@ impl FromStr for ContainerReference {
     type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        let invalid = |accepted: &str| InvalidValue::new("image reference", text, accepted);
+        let shown = public_address(text);
+        let invalid = |accepted: &str| InvalidValue::new("image reference", &shown, accepted);
         if text.contains("://") {
             return Err(invalid("must not have a scheme: write `registry/repository@sha256:…`"));
         }

@@ -9,6 +9,7 @@ use super::{
     Response,
     error::{Fault, SourceError},
 };
+use crate::model::public_words;
 
 /// The longest text of an upstream that a message repeats, in characters.
 const LONGEST: usize = 300;
@@ -21,7 +22,7 @@ pub(super) fn clean(text: &str, secrets: &[Zeroizing<String>]) -> String {
         text = text.replace(secret.as_str(), "…");
     }
     let text: String = text.chars().map(|c| if is_unfit(c) { ' ' } else { c }).collect();
-    let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut line = public_words(&text.split_whitespace().collect::<Vec<_>>().join(" "));
     if line.starts_with('<') {
         return String::new();
     }

@@ -199,18 +199,30 @@ fn port_of(host: &str) -> (&str, &str) {
 
 /// Go's `filepath.Match` for one label; `None` for a pattern that it cannot read.
 fn glob(pattern: &[u8], text: &[u8]) -> Option<bool> {
+    glob_at(pattern, text, &mut BTreeSet::new())
+}
+
+/// `failed` remembers from which lengths of pattern and text no star led to a match, because somebody else writes the
+/// pattern: without it many stars would take time without end.
+fn glob_at(pattern: &[u8], text: &[u8], failed: &mut BTreeSet<(usize, usize)>) -> Option<bool> {
     let Some((first, rest)) = pattern.split_first() else { return Some(text.is_empty()) };
     match first {
         b'*' => {
+            // Many stars in a row are one.
+            let rest = &rest[rest.iter().take_while(|c| **c == b'*').count()..];
+            if failed.contains(&(rest.len(), text.len())) {
+                return Some(false);
+            }
             for at in 0..=text.len() {
-                if glob(rest, &text[at..])? {
+                if glob_at(rest, &text[at..], failed)? {
                     return Some(true);
                 }
             }
+            failed.insert((rest.len(), text.len()));
             Some(false)
         }
         b'?' => match text.split_first() {
-            Some((_, text)) => glob(rest, text),
+            Some((_, text)) => glob_at(rest, text, failed),
             None => Some(false),
         },
         b'[' => {
@@ -222,7 +234,7 @@ fn glob(pattern: &[u8], text: &[u8]) -> Option<bool> {
             let (mut found, mut first) = (false, true);
             loop {
                 if let Some(after) = rest.strip_prefix(b"]").filter(|_| !first) {
-                    return if found == negated { Some(false) } else { glob(after, text) };
+                    return if found == negated { Some(false) } else { glob_at(after, text, failed) };
                 }
                 first = false;
                 let (low, after) = class_char(rest)?;
@@ -237,11 +249,11 @@ fn glob(pattern: &[u8], text: &[u8]) -> Option<bool> {
         }
         b'\\' => {
             let (escaped, rest) = rest.split_first()?;
-            if text.first() == Some(escaped) { glob(rest, &text[1..]) } else { Some(false) }
+            if text.first() == Some(escaped) { glob_at(rest, &text[1..], failed) } else { Some(false) }
         }
         literal => {
             if text.first() == Some(literal) {
-                glob(rest, &text[1..])
+                glob_at(rest, &text[1..], failed)
             } else {
                 Some(false)
             }

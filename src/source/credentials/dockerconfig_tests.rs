@@ -60,8 +60,18 @@ fn keys_match_as_the_kubelet_has_it(#[case] key: &str, #[case] target: &str, #[c
 #[case("[-]", "-", None)]
 #[case("[a", "a", None)]
 #[case("a\\", "a", None)]
+#[case("a**b***c", "abbc", Some(true))]
 fn globs(#[case] pattern: &str, #[case] text: &str, #[case] expected: Option<bool>) {
     assert_eq!(glob(pattern.as_bytes(), text.as_bytes()), expected, "{pattern}");
+}
+
+/// It would take years to try every way.
+#[rstest]
+#[case(&"*".repeat(100_000))]
+#[case(&"*a".repeat(30))]
+#[case(&"*[a-z]".repeat(30))]
+fn many_stars_end(#[case] stars: &str) {
+    assert_eq!(glob(format!("{stars}b").as_bytes(), "a".repeat(60).as_bytes()), Some(false));
 }
 
 #[rstest]

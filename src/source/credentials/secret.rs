@@ -140,7 +140,11 @@ pub fn credentials_for<'a>(
         OPAQUE | "" => {
             // A line break at its end comes from the editor or shell it was made with.
             let token = text("token", value(OPAQUE, "token")?)?;
-            vec![Credentials::Bearer(Zeroizing::new(token.trim_end_matches(['\r', '\n']).to_owned()))]
+            let token = token.trim_end_matches(['\r', '\n']);
+            if token.is_empty() {
+                return Err(SecretError::Malformed { secret, key: "token", what: "it is empty".to_owned() });
+            }
+            vec![Credentials::Bearer(Zeroizing::new(token.to_owned()))]
         }
         // Above all not a ServiceAccount's token, which has a key of the same name.
         _ => return Err(SecretError::Type { secret, kind: kind.chars().take(100).collect() }),
@@ -221,6 +225,7 @@ mod tests {
     #[case("Opaque", &[("Token", "hunter2".to_owned())], "has no key `token`")]
     #[case("kubernetes.io/service-account-token", &[("token", "hunter2".to_owned())], "kubernetes.io/service-account-token")]
     #[case("kubernetes.io/tls", &[], "kubernetes.io/tls")]
+    #[case("Opaque", &[("token", "\n".to_owned())], "`token`")]
     fn the_missing_key_or_host_is_named(#[case] kind: &str, #[case] data: &[(&str, String)], #[case] expected: &str) {
         let error = read(kind, data, &disk("r.example/a")).expect_err(expected);
         assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
