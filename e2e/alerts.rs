@@ -136,7 +136,7 @@ struct Scene<'a> {
 impl Scene<'_> {
     /// The daemon, where Prometheus and the browser find it.
     fn daemon(&self) -> harness::Daemon {
-        let arguments = vec![format!("--status-listen={}", self.pages.address())];
+        let arguments = vec![format!("--status-listen={}", self.pages.address()), "--log-format=json".to_owned()];
         self.stage.launch("a", Launch { scraped: Some(self.scraped.address()), arguments, ..Launch::default() })
     }
 
@@ -209,6 +209,7 @@ async fn alerts_fire_while_a_fault_lasts_and_panels_show_it() {
     }
 
     faults_of_images(&scene).await;
+    is_told_in_lines_of_json(&daemon);
     let both = faults_of_the_daemon(&scene, daemon, admission, &authority).await;
     drop(both);
 }
@@ -309,6 +310,18 @@ const AT_REST: &[&str] = &[
     "golden_image_queue_depth",
     "golden_image_objects_in_backoff",
 ];
+
+/// As the chart has the daemon log, and as the runbooks search it: one object a line, and the image by name.
+fn is_told_in_lines_of_json(daemon: &harness::Daemon) {
+    let log = daemon.log();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect();
+    for line in &lines {
+        assert!(["timestamp", "level", "target", "message"].iter().all(|field| line[*field].is_string()), "{line}");
+    }
+    for image in ["good", "missing"] {
+        assert!(lines.iter().any(|line| line["image"] == image), "no line names {image}");
+    }
+}
 
 /// Each metric of the documentation was served by a running daemon, and told something.
 async fn every_metric_was_fed(prometheus: &Prometheus) {

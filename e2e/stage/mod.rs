@@ -237,16 +237,22 @@ impl<'a> House<'a> {
             format!("--config={}", file.display()),
             "--webhook-host=127.0.0.1".to_owned(),
             "--egress-allow-loopback".to_owned(),
-            "--log-format=text".to_owned(),
             "--log=info,golden_catalog=debug".to_owned(),
         ];
+        // For people who read a failed test; one that reads lines itself asks for JSON.
+        let text = (!launch.arguments.iter().any(|argument| argument.starts_with("--log-format="))).then_some("--log-format=text");
         // As the chart tells it.
         let enforced = "--access-enforced".to_owned();
         let enforced = (self.admission && !launch.arguments.contains(&enforced)).then_some(enforced);
         *self.metrics.lock().expect("no panic under this lock") = scraped;
         let kubeconfig = launch.kubeconfig.as_ref().unwrap_or(&self.kubeconfig);
-        let mut builder =
-            Daemon::builder(name).args(arguments).args(enforced).args(launch.arguments).kubeconfig(kubeconfig).health(health.address());
+        let mut builder = Daemon::builder(name)
+            .args(arguments)
+            .args(text)
+            .args(enforced)
+            .args(launch.arguments)
+            .kubeconfig(kubeconfig)
+            .health(health.address());
         for (variable, value) in launch.environment {
             builder = builder.env(&variable, value);
         }
