@@ -25,13 +25,7 @@ use lab::{Lab, MIB};
 use rounds::{Drip, Random, verdict};
 
 fn main() -> ExitCode {
-    let lab = Lab::new();
-    let seeds = seeds(&lab);
-    let (limits, case) = (rounds::limits(), lab.path("case"));
-    rounds::run("artifact", &seeds, spoil, |random, bytes| {
-        fs::write(&case, bytes).expect("write");
-        take(&lab, bytes, 1 + random.below(70_000), &limits)
-    })
+    rounds::run("artifact", seeds, spoil, take)
 }
 
 /// Spoils an image, and packs it or not.

@@ -22,13 +22,7 @@ use lab::{Lab, MIB};
 use rounds::{Drip, Random, verdict};
 
 fn main() -> ExitCode {
-    let lab = Lab::new();
-    let seeds = seeds(&lab);
-    let (limits, case) = (rounds::limits(), lab.path("case"));
-    rounds::run("layer", &seeds, spoil, |random, bytes| {
-        fs::write(&case, bytes).expect("write");
-        take(&lab, bytes, 1 + random.below(70_000), &limits)
-    })
+    rounds::run("layer", seeds, spoil, take)
 }
 
 /// Takes one case in; an outcome, or what is wrong with it.

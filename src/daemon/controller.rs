@@ -33,6 +33,7 @@ use crate::{
     model::{Digest, GoldenName},
     rules::Reason,
     run::{
+        backoff::Backoff,
         events::Recorder,
         metrics::{Metrics, Outcome},
     },
@@ -40,6 +41,9 @@ use crate::{
     spool::{Grant, Registry, Store},
     world::{Cluster, ConsumerWatch},
 };
+
+/// The wait after a step that failed.
+const STEP_FAILED: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// What every replica has, leading or not.
 pub struct Shared {
@@ -192,7 +196,7 @@ impl Term {
                     image.failures = image.failures.saturating_add(1);
                     image.failures
                 });
-                let wait = Duration::from_millis(500).saturating_mul(2_u32.saturating_pow(failures.min(8))).min(Duration::from_secs(60));
+                let wait = STEP_FAILED.grown(failures);
                 tracing::warn!(image = name, %error, retry_in = ?wait, "a step failed");
                 self.shared.metrics.reconciled("golden", Outcome::Error, took);
                 self.shared.queue.add_at(name.to_owned(), tokio::time::Instant::now() + wait);

@@ -21,6 +21,7 @@ use crate::{
     rules::{Answer, Reason, refusal},
     run::{
         api_error,
+        backoff::Backoff,
         client::is_lost,
         events::{self, Severity},
     },
@@ -28,8 +29,8 @@ use crate::{
 
 /// How often DataVolumes are looked at: in memory, and only what is left behind costs anything.
 const TICK: Duration = Duration::from_secs(1);
-/// The longest wait between two attempts at one DataVolume.
-const LONGEST: Duration = Duration::from_secs(60);
+/// The wait between two attempts at one DataVolume.
+const FAILED: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
 
 /// What is remembered of a DataVolume that could not be ended yet.
 #[derive(Default)]
@@ -109,7 +110,7 @@ async fn end(client: &Client, catalog: &str, volume: &DataVolume, image: &str) -
 
 fn failed(shared: &Shared, volume: &DataVolume, error: &kube::Error, memory: &mut Tried) {
     memory.failures = memory.failures.saturating_add(1);
-    let wait = TICK.saturating_mul(2_u32.saturating_pow(memory.failures.min(8))).min(LONGEST);
+    let wait = FAILED.grown(memory.failures);
     memory.next = Some(Instant::now() + wait);
     let name = volume.name_any();
     tracing::warn!(golden = name, error = api_error(error), retry_in = ?wait, "an import that was left behind could not be ended");

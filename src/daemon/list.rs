@@ -21,9 +21,15 @@ use crate::{
     catalog::{self, LISTED_AS, LISTED_IN, List, Step},
     golden::manifest::managers,
     rules::Reason,
-    run::events::{self, Severity},
+    run::{
+        backoff::Backoff,
+        events::{self, Severity},
+    },
     world::ConfigMapFacts,
 };
+
+/// The wait after a list that could not be turned into GoldenImages.
+const FAILED: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(64));
 
 /// The ConfigMap that the chart renders the list into, and its key.
 pub const LIST: (&str, &str) = ("golden-catalog-images", "images.yaml");
@@ -43,7 +49,7 @@ pub async fn run(shared: Arc<Shared>, client: Client, changed: Arc<Notify>, stop
             Err(error) if crate::run::client::is_lost(&error) => return,
             Err(error) => {
                 failures = failures.saturating_add(1);
-                let wait = Duration::from_secs(1).saturating_mul(2_u32.saturating_pow(failures.min(6)));
+                let wait = FAILED.grown(failures);
                 tracing::warn!(error = crate::run::api_error(&error), retry_in = ?wait, "the list could not be turned into GoldenImages");
                 Some(wait)
             }

@@ -30,11 +30,15 @@ impl Backoff {
     /// Never below what upstream asked for in `retry_after`, which is believed up to [`Self::LONGEST_RETRY_AFTER`] only: a
     /// hostile server must not be able to park an image for good.
     pub fn next(self, uid: &str, attempt: u32, retry_after: Option<Duration>) -> Duration {
-        let doublings = attempt.saturating_sub(1).min(31);
-        let grown = self.first.saturating_mul(1 << doublings).min(self.ceiling);
         // Between 75 % and 100 % of the delay, so that the ceiling stays one.
-        let jittered = grown.mul_f64(0.75 + 0.25 * fraction(uid, attempt));
+        let jittered = self.grown(attempt).mul_f64(0.75 + 0.25 * fraction(uid, attempt));
         jittered.max(retry_after.unwrap_or_default().min(Self::LONGEST_RETRY_AFTER))
+    }
+
+    /// The same without jitter, for what one task of the leader does: nobody else comes back at that moment.
+    pub fn grown(self, attempt: u32) -> Duration {
+        let doublings = attempt.saturating_sub(1).min(31);
+        self.first.saturating_mul(1 << doublings).min(self.ceiling)
     }
 
     /// The longest `Retry-After` that is obeyed.
@@ -58,6 +62,13 @@ pub(super) fn fraction(uid: &str, attempt: u32) -> f64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn doubles_up_to_the_ceiling() {
+        let schedule = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
+        let waits = [0, 1, 2, 5, 6, u32::MAX].map(|attempt| schedule.grown(attempt).as_secs());
+        assert_eq!(waits, [2, 2, 4, 32, 60, 60]);
+    }
 
     #[test]
     fn doubles_from_ten_seconds_to_ten_minutes() {

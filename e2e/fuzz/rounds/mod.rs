@@ -18,25 +18,31 @@ use golden_catalog::{
     rules::Reason,
 };
 
-use crate::lab::MIB;
+use crate::lab::{Lab, MIB};
 
 /// No case may take longer, on however busy a machine.
 const HANG: Duration = Duration::from_secs(120);
 /// The most memory, in KiB: the limits below, the pieces under way, and what the seeds take.
 const MEMORY: u64 = 512 << 10;
 
+/// Where a seed comes from, and its bytes.
+type Seed = (String, Vec<u8>);
+
 /// What a case may take.
-pub fn limits() -> Limits {
+fn limits() -> Limits {
     Limits { max_virtual_size: 64 * MIB, reserved: 32 * MIB, xz_memory: 64 * MIB, zstd_window: 8 * MIB, threads: 2 }
 }
 
-/// Runs a target: `spoil` makes a case of a seed, `take` gives its outcome, or what is wrong with that.
+/// Runs a target: `spoil` makes a case of a seed, `take` gives its outcome, or what is wrong with that. It finds the case in the
+/// lab's file `case` too, and how many bytes it is to read at once.
 pub fn run(
     name: &str,
-    seeds: &[(String, Vec<u8>)],
+    seeds: fn(&Lab) -> Vec<Seed>,
     spoil: fn(&mut Random, &[u8]) -> Vec<u8>,
-    mut take: impl FnMut(&mut Random, &[u8]) -> Result<String, String>,
+    take: fn(&Lab, &[u8], usize, &Limits) -> Result<String, String>,
 ) -> ExitCode {
+    let lab = Lab::new();
+    let (seeds, limits, file) = (seeds(&lab), limits(), lab.path("case"));
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seconds = number("SECONDS_EACH").unwrap_or(60);
     let seed = number("FUZZ_SEED").unwrap_or_else(|| (u64::from(std::process::id()) << 20) | 1);
@@ -49,7 +55,9 @@ pub fn run(
         STARTED.store(began.elapsed().as_secs() + 1, Ordering::Relaxed);
         let (from, bytes) = &seeds[random.below(seeds.len())];
         let case = spoil(&mut random, bytes);
-        match catch_unwind(AssertUnwindSafe(|| take(&mut random, &case))) {
+        fs::write(&file, &case).expect("write");
+        let step = 1 + random.below(70_000);
+        match catch_unwind(AssertUnwindSafe(|| take(&lab, &case, step, &limits))) {
             Ok(Ok(outcome)) => *outcomes.entry(outcome).or_default() += 1,
             Ok(Err(finding)) => return report(name, &case, from, &finding),
             Err(_) => return report(name, &case, from, "a panic"),

@@ -24,7 +24,9 @@ use crate::{
     golden::manifest::managers,
     rules::{Reason, marks, repair::Repair},
     run::{
-        api_error, client,
+        api_error,
+        backoff::Backoff,
+        client,
         events::{Note, Severity},
         metrics::MarkOutcome,
     },
@@ -142,7 +144,7 @@ impl Writer {
     pub(super) fn remember(&mut self, repair: MarkRepair, wait: Duration) {
         let key = (repair.kind, repair.namespace, repair.name);
         let times = self.tried.get(&key).map_or(0, |tried| tried.times);
-        let wait = wait.saturating_mul(2_u32.saturating_pow(times.min(10))).min(LONGEST);
+        let wait = Backoff::new(wait, LONGEST).grown(times + 1);
         self.tried.insert(key, Tried { repair: repair.repair, times: times + 1, next: Instant::now() + wait });
     }
 
