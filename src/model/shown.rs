@@ -73,6 +73,11 @@ fn is_digest(text: &str) -> bool {
     })
 }
 
+/// OCI distribution specification, "Pulling manifests": what a tag is made of.
+fn is_tag(text: &str) -> bool {
+    (1..=128).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'-'))
+}
+
 /// Credentials stand before an `@` or behind a colon that begins no port, signatures behind a `?`.
 fn may_hide_a_secret(text: &str) -> bool {
     let rest = match text.split_once("://") {
@@ -88,8 +93,9 @@ fn may_hide_a_secret(text: &str) -> bool {
         let digits = after.bytes().take_while(u8::is_ascii_digit).count();
         digits > 0 && matches!(after.as_bytes().get(digits), None | Some(b'/'))
     };
-    let is_tag = |after: &str| is_pinned && !after.contains(['/', ':']);
-    rest.contains(['@', '?', '#']) || rest.match_indices(':').any(|(at, _)| !is_port(&rest[at + 1..]) && !is_tag(&rest[at + 1..]))
+    // A tag closes the last part of a path; without a path before it, `name:…` may as well be a user and a password.
+    let is_tag = |at: usize| (is_pinned || rest[..at].contains('/')) && is_tag(&rest[at + 1..]);
+    rest.contains(['@', '?', '#']) || rest.match_indices(':').any(|(at, _)| !is_port(&rest[at + 1..]) && !is_tag(at))
 }
 
 #[cfg(test)]
@@ -119,6 +125,10 @@ mod tests {
     #[rstest]
     #[case("r.example:5000/a/b:1.0@DIGEST", "r.example:5000/a/b:1.0@DIGEST")]
     #[case("r.example/a/b@sha512:0123", "r.example/a/b@sha512:0123")]
+    #[case("r.example/a/b:v1.35.6", "r.example/a/b:v1.35.6")]
+    #[case("r.example:5000/a/b:v1.35.6", "r.example:5000/a/b:v1.35.6")]
+    #[case("user:hunter2", "…")]
+    #[case("https:/user:hunter2/x", "…")]
     #[case("user:hunter2@r.example/x@DIGEST", "…")]
     #[case("user:hunter2@r.example/x", "…")]
     #[case("r.example/a?sig=hunter2@DIGEST", "…")]
