@@ -6,6 +6,8 @@ mod certs;
 mod events;
 #[path = "harness/mod.rs"]
 mod harness;
+#[path = "process/plugin.rs"]
+mod plugin;
 #[path = "process/proxy.rs"]
 mod proxy;
 #[path = "process/watch.rs"]

@@ -48,6 +48,7 @@ pub async fn is_shown_in_a_browser(stage: &Stage<'_>, address: &str) {
     assert!(!dom.contains("<img") && !dom.contains("<script") && !dom.contains("owned</title>"), "{dom}");
 
     let folder = std::env::var_os("E2E_SHOTS").map_or_else(|| dir.path().to_owned(), PathBuf::from);
+    std::fs::create_dir_all(&folder).expect("a folder for the pictures");
     let shots = [("light", "1200,1500", 1), ("dark", "1200,1500", 0), ("narrow", "500,2600", 1)].map(|(name, size, scheme)| {
         let file = folder.join(format!("status-{name}.png"));
         let flags = [

@@ -15,7 +15,7 @@ use std::{
 use futures::FutureExt as _;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -81,8 +81,8 @@ pub struct Shared {
     pub limits: (usize, usize),
     /// How long a golden is closed before it is retired (R23).
     pub retire_wait: Duration,
-    /// Told when something of an image or a golden changed: what the fence is kept by.
-    pub goldens_changed: Arc<Notify>,
+    /// Told when something of an image or a golden changed: by it those wait who look at goldens as a whole.
+    pub goldens_changed: watch::Sender<()>,
     /// How many images are worked on at once.
     pub workers: usize,
 }

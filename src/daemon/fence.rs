@@ -60,9 +60,10 @@ struct Memory {
 /// Keeps the fence until `stop`: woken by what is watched, and by the end of a wait.
 pub(super) async fn keep(shared: Arc<Shared>, client: Client, stop: CancellationToken) {
     let mut memory = Memory::default();
-    let mut consumers = shared.consumers.changes();
+    let (mut consumers, mut goldens) = (shared.consumers.changes(), shared.goldens_changed.subscribe());
     loop {
         consumers.mark_unchanged();
+        goldens.mark_unchanged();
         let next = match round(&shared, &client, &mut memory).await {
             Ok(next) => next,
             Err(error) if is_lost(&error) => return,
@@ -74,7 +75,7 @@ pub(super) async fn keep(shared: Arc<Shared>, client: Client, stop: Cancellation
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(next.pause) => continue,
-            () = shared.goldens_changed.notified() => {}
+            Ok(()) = goldens.changed() => {}
             // In a large cluster consumers change all the time, which is nothing to goldens that stay.
             Ok(()) = consumers.changed(), if next.is_waiting => {}
         }

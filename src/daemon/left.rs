@@ -27,8 +27,12 @@ use crate::{
     },
 };
 
-/// How often DataVolumes are looked at: in memory, and only what is left behind costs anything.
-const TICK: Duration = Duration::from_secs(1);
+/// How soon is looked again where something is not known, or was not as it seemed.
+const AGAIN: Duration = Duration::from_secs(5);
+/// What changes within this time is looked at together.
+const GATHER: Duration = Duration::from_millis(500);
+/// How often is looked when nothing is heard.
+const IDLE: Duration = Duration::from_secs(60);
 /// The wait between two attempts at one DataVolume.
 const FAILED: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
 
@@ -43,7 +47,10 @@ struct Tried {
 /// Ends what is left behind until `stop`.
 pub(super) async fn keep(shared: Arc<Shared>, client: Client, stop: CancellationToken) {
     let mut tried: HashMap<String, Tried> = HashMap::new();
+    let mut changed = shared.goldens_changed.subscribe();
     loop {
+        changed.mark_unchanged();
+        let is_known = shared.cluster.is_known();
         let found = found(&shared);
         tried.retain(|uid, _| found.iter().any(|(volume, _)| volume.uid().as_ref() == Some(uid)));
         for (volume, image) in found {
@@ -61,12 +68,20 @@ pub(super) async fn keep(shared: Arc<Shared>, client: Client, stop: Cancellation
                     tell(&shared, &volume, Severity::Normal, Reason::ImageGone, text);
                 }
                 // The image is there after all, or the DataVolume is another one by now: the watches will tell.
-                Ok(false) => memory.next = Some(Instant::now() + TICK * 5),
+                Ok(false) => memory.next = Some(Instant::now() + AGAIN),
                 Err(error) if is_lost(&error) => return,
                 Err(error) => failed(&shared, &volume, &error, memory),
             }
         }
-        tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(TICK) => {} }
+        let now = Instant::now();
+        let due = tried.values().filter_map(|memory| memory.next).map(|next| next.saturating_duration_since(now)).min();
+        let pause = due.unwrap_or(if is_known { IDLE } else { AGAIN });
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(pause) => continue,
+            Ok(()) = changed.changed() => {}
+        }
+        tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(GATHER.min(pause)) => {} }
     }
 }
 

@@ -1,4 +1,4 @@
-//! One process: arguments, supervised tasks, and the two states of a replica: waiting, and leading.
+//! One process: arguments and supervised tasks.
 
 use std::{
     net::SocketAddr,
@@ -7,21 +7,12 @@ use std::{
     time::Duration,
 };
 
-use kube::{Api, Client};
 use tokio::{net::TcpListener, sync::Notify};
-use tokio_util::sync::CancellationToken;
 
 use super::{
-    LogFormat, Role, RunArguments, Settings,
-    act::Hands,
-    admit, consumers,
-    controller::{Shared, Term},
-    crd, endpoints, fence,
-    index::Index,
-    left, list, numbers, page, webhooks,
+    LogFormat, Role, RunArguments, Settings, admit, consumers, controller::Shared, crd, index::Index, lead::Leader, numbers, page, wake,
 };
 use crate::{
-    api::{ConditionType, GoldenImage, is_true},
     artifact::Limits,
     golden::Queue,
     intake::{Bandwidth, Intake},
@@ -29,13 +20,13 @@ use crate::{
         certs::{self, Keeper, Profile, Resolver},
         client, events,
         health::{self, Health, Probe},
-        lease::{self, Claim, Elector, Leadership},
+        lease::{self, Elector},
         metrics::Metrics,
         shutdown::{Stage, Supervisor},
     },
     source::Egress,
-    spool::{self, Registry, SpoolKey, Store},
-    world::{Changed, Cluster, ConsumerWatch},
+    spool::{self, Store},
+    world::ConsumerWatch,
 };
 
 /// How long tasks may take to end.
@@ -146,8 +137,8 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     let queue: Arc<Queue<String>> = Arc::default();
     let list_changed = Arc::new(Notify::new());
     let index: Arc<Index> = Arc::default();
-    let goldens_changed: Arc<Notify> = Arc::default();
-    let cluster = cluster(&queue, &list_changed, &goldens_changed, &index);
+    let goldens_changed = tokio::sync::watch::Sender::new(());
+    let cluster = wake::cluster(&queue, &list_changed, &goldens_changed, &index);
     let ledger = ConsumerWatch::new(&arguments.catalog_namespace, settings.watch());
     let (recorder, publisher) = events::recorder(reader.clone(), "cozystack.io/golden-catalog", &identity, Arc::clone(&metrics));
     let spool_url = arguments.spool_url()?;
@@ -297,241 +288,10 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     Ok(ending.exit_code())
 }
 
-fn cluster(queue: &Arc<Queue<String>>, list_changed: &Arc<Notify>, goldens_changed: &Arc<Notify>, index: &Arc<Index>) -> Cluster {
-    let (queue, list_changed, index) = (Arc::clone(queue), Arc::clone(list_changed), Arc::clone(index));
-    let goldens_changed = Arc::clone(goldens_changed);
-    // The stores must know themselves to find the image of a golden: filled in once, right after they are made.
-    let known: Arc<std::sync::OnceLock<Cluster>> = Arc::default();
-    let itself = Arc::clone(&known);
-    let cluster = Cluster::new(move |changed| {
-        let Some(cluster) = itself.get() else { return };
-        match changed {
-            Changed::Image(name) => {
-                index.update(&name, cluster.images.get("", &name).as_deref());
-                queue.add(name);
-                list_changed.notify_one();
-                goldens_changed.notify_one();
-            }
-            Changed::Golden(golden) => {
-                index.images_of(&golden).into_iter().for_each(|name| queue.add(name));
-                goldens_changed.notify_one();
-            }
-            Changed::Quota => waiting_for_quota(cluster).into_iter().for_each(|name| queue.add(name)),
-            Changed::Storage => not_ready(cluster).into_iter().for_each(|name| queue.add(name)),
-            Changed::ConfigMap(name) => {
-                if name == list::LIST.0 {
-                    list_changed.notify_one();
-                }
-                not_ready(cluster).into_iter().for_each(|name| queue.add(name));
-            }
-            Changed::Secret(name) => naming(cluster, &name).into_iter().for_each(|image| queue.add(image)),
-        }
-    });
-    let _ = known.set(cluster.clone());
-    cluster
-}
-
-/// The images that name this Secret.
-fn naming(cluster: &Cluster, secret: &str) -> Vec<String> {
-    use kube::ResourceExt as _;
-    let images = cluster.images.all();
-    let names =
-        |image: &&Arc<crate::api::GoldenImage>| image.spec.credentials_secret_ref.as_ref().is_some_and(|named| named.name == secret);
-    images.iter().filter(names).map(|image| image.name_any()).collect()
-}
-
-fn not_ready(cluster: &Cluster) -> Vec<String> {
-    use kube::ResourceExt as _;
-    // Drift of the default class is told on Ready images too.
-    cluster.images.all().iter().map(|image| image.name_any()).collect()
-}
-
-/// The images with a target that a ResourceQuota keeps waiting. Its use changes with every claim, so nobody else is woken.
-fn waiting_for_quota(cluster: &Cluster) -> Vec<String> {
-    use kube::ResourceExt as _;
-    let waits = |image: &&Arc<crate::api::GoldenImage>| {
-        let targets = image.status.iter().flat_map(|status| &status.targets);
-        targets.flat_map(|target| &target.conditions).any(|condition| condition.reason == crate::rules::Reason::QuotaExceeded.as_str())
-    };
-    cluster.images.all().iter().filter(waits).map(|image| image.name_any()).collect()
-}
-
 /// The intake with the hoster's limits.
 fn intake(settings: &Settings, egress: &Egress, store: &Store) -> Intake {
     let bandwidth =
         settings.bandwidth.and_then(|rate| std::num::NonZeroU64::new(rate.bytes())).map_or_else(Bandwidth::default, Bandwidth::limited);
     let limits = Limits { max_virtual_size: settings.largest_disk.bytes(), ..Limits::default() };
     Intake { egress: egress.clone(), store: store.clone(), limits, bandwidth }
-}
-
-/// What a replica does when it leads.
-struct Leader {
-    config: kube::Config,
-    shared: Arc<Shared>,
-    leadership: Leadership,
-    resolver: Arc<Resolver>,
-    webhook: Arc<Resolver>,
-    spool_url: crate::model::HttpUrl,
-    arguments: RunArguments,
-    hold: Duration,
-    list_changed: Arc<Notify>,
-    store: Store,
-    crd: crd::Seen,
-    crd_upgrade: bool,
-    served: Arc<numbers::Served>,
-}
-
-impl Leader {
-    async fn run(mut self, listener: std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
-        loop {
-            let claim = tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                claim = self.leadership.acquired() => match claim {
-                    Some(claim) => claim,
-                    // The elector has ended: so does the process.
-                    None => { stop.cancelled().await; return Ok(()) }
-                },
-            };
-            self.shared.metrics.leads(true);
-            tracing::info!(epoch = claim.epoch(), "leading");
-            let term = stop.child_token();
-            let outcome = tokio::select! {
-                outcome = self.lead(&claim, &listener, term.clone()) => outcome,
-                () = claim.lost() => Ok(()),
-            };
-            term.cancel();
-            self.shared.metrics.leads(false);
-            match outcome {
-                Ok(()) if stop.is_cancelled() => return Ok(()),
-                Ok(()) => tracing::warn!("no longer leading"),
-                Err(error) => {
-                    tracing::error!(%error, "leading failed; tried again");
-                    tokio::select! { () = stop.cancelled() => return Ok(()), () = tokio::time::sleep(Duration::from_secs(5)) => {} }
-                }
-            }
-        }
-    }
-
-    async fn lead(&self, claim: &Claim, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
-        let writer = client::writer(&self.config, claim)?;
-        let upgrade = async {
-            if self.crd_upgrade {
-                crd::keep(writer.clone(), self.crd.clone(), stop.clone()).await;
-            }
-            std::future::pending::<()>().await;
-        };
-        tokio::select! {
-            () = upgrade => Ok(()),
-            outcome = self.work(writer.clone(), listener, stop.clone()) => outcome,
-        }
-    }
-
-    /// What a leader does once it can: with a CRD that lacks fields, what is written there would be lost.
-    async fn work(&self, writer: Client, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
-        let mut seen = self.crd.clone();
-        tokio::select! { () = stop.cancelled() => return Ok(()), () = async { drop(seen.wait_for(Option::is_some).await) } => {} }
-        let usable = seen.borrow().as_ref().map(crd::Live::usable);
-        if let Some(Err(why)) = usable {
-            let turned_off = if self.crd_upgrade { "" } else { " (`crdUpgrade` is off: install the CRD of this release by hand)" };
-            tracing::warn!("{why}{turned_off}; waiting for it");
-        }
-        tokio::select! { () = stop.cancelled() => return Ok(()), () = crd::usable(&mut seen) => {} }
-        let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(writer.clone(), &self.arguments.namespace);
-        let key = certs::KeptSpoolKey::obtain(&secrets, certs::SPOOL_KEY).await?;
-        let key = SpoolKey::from_bytes(key.as_bytes()).map_err(|error| Fatal::Other(error.to_string()))?;
-        let registry = Registry::new(key);
-        self.served.count(registry.clone());
-        while !self.shared.cluster.is_known() || self.resolver.served().is_none() {
-            tokio::select! { () = stop.cancelled() => return Ok(()), () = tokio::time::sleep(Duration::from_millis(50)) => {} }
-        }
-        let resolver = Arc::clone(&self.resolver);
-        let hands = Hands {
-            client: writer.clone(),
-            catalog: self.arguments.catalog_namespace.clone(),
-            spool_url: self.spool_url.clone(),
-            registry: registry.clone(),
-            ca_bundle: Arc::new(move || resolver.bundle()),
-            ca_written: Arc::default(),
-        };
-        let term = Term::new(Arc::clone(&self.shared), hands, stop.clone());
-        let settings = spool::server::Settings { hold: self.hold, ..spool::server::Settings::default() };
-        let tls = certs::server_config(Arc::clone(&self.resolver), &["http/1.1"]).map_err(|error| Fatal::Other(error.to_string()))?;
-        let listener = listener.try_clone().map_err(|error| Fatal::Listen(self.arguments.spool_listen, error))?;
-        let server = spool::server::serve(listener, tls, registry.clone(), self.store.clone(), settings, stop.clone());
-        let wake = wake_on_spool(&registry, &self.store, Arc::clone(&self.shared), stop.clone());
-        let endpoints = endpoints::keep(writer.clone(), &self.arguments, stop.clone());
-        let consumers = consumers::run(Arc::clone(&self.shared), writer.clone(), stop.clone());
-        let fence = fence::keep(Arc::clone(&self.shared), writer.clone(), stop.clone());
-        let left = left::keep(Arc::clone(&self.shared), writer.clone(), stop.clone());
-        let webhooks = async {
-            // With admission off the chart renders no configurations, and gives no right to ask for them.
-            if self.shared.settings.access_is_enforced {
-                webhooks::keep(writer.clone(), &self.arguments.namespace, Arc::clone(&self.webhook), stop.clone()).await;
-            }
-        };
-        let listing = list::run(Arc::clone(&self.shared), writer.clone(), Arc::clone(&self.list_changed), stop.clone());
-        tokio::select! {
-            outcome = server => outcome.map_err(|error| Fatal::Other(format!("the spool's server: {error}")))?,
-            () = endpoints => {},
-            () = async { tokio::join!(term.run(stop.clone()), listing, wake, consumers, webhooks, fence, left); } => {},
-        }
-        Ok(())
-    }
-}
-
-/// Looks at images again when their importer was seen, or a disk came or went.
-async fn wake_on_spool(registry: &Registry, store: &Store, shared: Arc<Shared>, stop: CancellationToken) {
-    use kube::ResourceExt as _;
-    let (mut seen, mut disks) = (registry.changes(), store.changes());
-    let wake = |concerned: &dyn Fn(&GoldenImage) -> bool, wait: Duration| {
-        let at = tokio::time::Instant::now() + wait;
-        shared.cluster.images.all().iter().filter(|image| concerned(image)).for_each(|image| shared.queue.add_at(image.name_any(), at));
-    };
-    loop {
-        let change = tokio::select! {
-            () = stop.cancelled() => return,
-            change = seen.recv() => Some(change),
-            changed = disks.changed() => { if changed.is_err() { return } None },
-        };
-        match change {
-            Some(Ok(spool::Change::Request(grant))) => wake(&|image| image.uid().as_deref() == Some(grant.uid.as_str()), Duration::ZERO),
-            // Whose importer it was, a handshake that failed does not say: it is the trouble of one that waits for its import.
-            // A port scan or a broken client does this many times a second, which is one look all the same.
-            Some(Ok(spool::Change::Handshake)) => wake(&is_importing, Duration::from_secs(1)),
-            // A disk came or went, or more happened than could be followed: no news for a golden that is made.
-            Some(Err(_)) | None => wake(&is_unfinished, Duration::ZERO),
-        }
-    }
-}
-
-/// Whether an import of this image is under way.
-fn is_importing(image: &GoldenImage) -> bool {
-    image.status.as_ref().is_some_and(|status| status.targets.iter().any(|target| target.started_time.is_some()))
-}
-
-/// Whether something of this image is still to be made.
-fn is_unfinished(image: &GoldenImage) -> bool {
-    image.status.as_ref().is_none_or(|status| !is_true(&status.conditions, ConditionType::Ready))
-}
-
-#[cfg(test)]
-mod tests {
-    use rstest::rstest;
-    use serde_json::{Value, json};
-
-    use super::{is_importing, is_unfinished};
-
-    /// What wakes whom: a port scan of the spool is nothing to a golden that is Ready.
-    #[rstest]
-    #[case::new(Value::Null, false, true)]
-    #[case::importing(json!({ "targets": [{ "requestedClass": "", "attempts": 1, "startedTime": "2026-01-01T00:00:00Z" }] }), true, true)]
-    #[case::ready(json!({ "targets": [{ "requestedClass": "", "attempts": 1, "claimUID": "u" }], "conditions": [{ "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] }), false, false)]
-    fn who_is_woken(#[case] status: Value, #[case] by_handshake: bool, #[case] by_disk: bool) {
-        let image = serde_json::from_value(json!({
-            "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "a" },
-            "spec": { "source": {} }, "status": status,
-        }))
-        .expect("object");
-        assert_eq!((is_importing(&image), is_unfinished(&image)), (by_handshake, by_disk));
-    }
 }

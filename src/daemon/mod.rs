@@ -9,6 +9,7 @@ mod endpoints;
 mod fence;
 mod index;
 mod jobs;
+mod lead;
 mod left;
 mod list;
 mod main;
@@ -17,6 +18,7 @@ mod numbers;
 mod page;
 mod settings;
 mod told;
+mod wake;
 mod webhooks;
 
 pub use consumers::ConsumerSettings;

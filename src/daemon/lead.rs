@@ -1,0 +1,141 @@
+//! What a replica does when it leads.
+
+use std::{sync::Arc, time::Duration};
+
+use kube::{Api, Client};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    RunArguments,
+    act::Hands,
+    consumers,
+    controller::{Shared, Term},
+    crd, endpoints, fence, left, list,
+    main::Fatal,
+    numbers, wake, webhooks,
+};
+use crate::{
+    run::{
+        certs::{self, Resolver},
+        client,
+        lease::{Claim, Leadership},
+    },
+    spool::{self, Registry, SpoolKey, Store},
+};
+
+/// A replica that leads when the Lease is its own.
+pub(super) struct Leader {
+    pub config: kube::Config,
+    pub shared: Arc<Shared>,
+    pub leadership: Leadership,
+    pub resolver: Arc<Resolver>,
+    pub webhook: Arc<Resolver>,
+    pub spool_url: crate::model::HttpUrl,
+    pub arguments: RunArguments,
+    pub hold: Duration,
+    pub list_changed: Arc<Notify>,
+    pub store: Store,
+    pub crd: crd::Seen,
+    pub crd_upgrade: bool,
+    pub served: Arc<numbers::Served>,
+}
+
+impl Leader {
+    /// Leads whenever the Lease is held, until `stop`.
+    pub(super) async fn run(mut self, listener: std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
+        loop {
+            let claim = tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                claim = self.leadership.acquired() => match claim {
+                    Some(claim) => claim,
+                    // The elector has ended: so does the process.
+                    None => { stop.cancelled().await; return Ok(()) }
+                },
+            };
+            self.shared.metrics.leads(true);
+            tracing::info!(epoch = claim.epoch(), "leading");
+            let term = stop.child_token();
+            let outcome = tokio::select! {
+                outcome = self.lead(&claim, &listener, term.clone()) => outcome,
+                () = claim.lost() => Ok(()),
+            };
+            term.cancel();
+            self.shared.metrics.leads(false);
+            match outcome {
+                Ok(()) if stop.is_cancelled() => return Ok(()),
+                Ok(()) => tracing::warn!("no longer leading"),
+                Err(error) => {
+                    tracing::error!(%error, "leading failed; tried again");
+                    tokio::select! { () = stop.cancelled() => return Ok(()), () = tokio::time::sleep(Duration::from_secs(5)) => {} }
+                }
+            }
+        }
+    }
+
+    async fn lead(&self, claim: &Claim, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
+        let writer = client::writer(&self.config, claim)?;
+        let upgrade = async {
+            if self.crd_upgrade {
+                crd::keep(writer.clone(), self.crd.clone(), stop.clone()).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = upgrade => Ok(()),
+            outcome = self.work(writer.clone(), listener, stop.clone()) => outcome,
+        }
+    }
+
+    /// What a leader does once it can: with a CRD that lacks fields, what is written there would be lost.
+    async fn work(&self, writer: Client, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
+        let mut seen = self.crd.clone();
+        tokio::select! { () = stop.cancelled() => return Ok(()), () = async { drop(seen.wait_for(Option::is_some).await) } => {} }
+        let usable = seen.borrow().as_ref().map(crd::Live::usable);
+        if let Some(Err(why)) = usable {
+            let turned_off = if self.crd_upgrade { "" } else { " (`crdUpgrade` is off: install the CRD of this release by hand)" };
+            tracing::warn!("{why}{turned_off}; waiting for it");
+        }
+        tokio::select! { () = stop.cancelled() => return Ok(()), () = crd::usable(&mut seen) => {} }
+        let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(writer.clone(), &self.arguments.namespace);
+        let key = certs::KeptSpoolKey::obtain(&secrets, certs::SPOOL_KEY).await?;
+        let key = SpoolKey::from_bytes(key.as_bytes()).map_err(|error| Fatal::Other(error.to_string()))?;
+        let registry = Registry::new(key);
+        self.served.count(registry.clone());
+        while !self.shared.cluster.is_known() || self.resolver.served().is_none() {
+            tokio::select! { () = stop.cancelled() => return Ok(()), () = tokio::time::sleep(Duration::from_millis(50)) => {} }
+        }
+        let resolver = Arc::clone(&self.resolver);
+        let hands = Hands {
+            client: writer.clone(),
+            catalog: self.arguments.catalog_namespace.clone(),
+            spool_url: self.spool_url.clone(),
+            registry: registry.clone(),
+            ca_bundle: Arc::new(move || resolver.bundle()),
+            ca_written: Arc::default(),
+        };
+        let term = Term::new(Arc::clone(&self.shared), hands, stop.clone());
+        let settings = spool::server::Settings { hold: self.hold, ..spool::server::Settings::default() };
+        let tls = certs::server_config(Arc::clone(&self.resolver), &["http/1.1"]).map_err(|error| Fatal::Other(error.to_string()))?;
+        let listener = listener.try_clone().map_err(|error| Fatal::Listen(self.arguments.spool_listen, error))?;
+        let server = spool::server::serve(listener, tls, registry.clone(), self.store.clone(), settings, stop.clone());
+        let wake = wake::on_spool(&registry, &self.store, Arc::clone(&self.shared), stop.clone());
+        let endpoints = endpoints::keep(writer.clone(), &self.arguments, stop.clone());
+        let consumers = consumers::run(Arc::clone(&self.shared), writer.clone(), stop.clone());
+        let fence = fence::keep(Arc::clone(&self.shared), writer.clone(), stop.clone());
+        let left = left::keep(Arc::clone(&self.shared), writer.clone(), stop.clone());
+        let webhooks = async {
+            // With admission off the chart renders no configurations, and gives no right to ask for them.
+            if self.shared.settings.access_is_enforced {
+                webhooks::keep(writer.clone(), &self.arguments.namespace, Arc::clone(&self.webhook), stop.clone()).await;
+            }
+        };
+        let listing = list::run(Arc::clone(&self.shared), writer.clone(), Arc::clone(&self.list_changed), stop.clone());
+        tokio::select! {
+            outcome = server => outcome.map_err(|error| Fatal::Other(format!("the spool's server: {error}")))?,
+            () = endpoints => {},
+            () = async { tokio::join!(term.run(stop.clone()), listing, wake, consumers, webhooks, fence, left); } => {},
+        }
+        Ok(())
+    }
+}
