@@ -40,9 +40,6 @@ async fn bench() {
     let url = format!("https://{}", port.address());
     let unrelated = json!({ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": { "generateName": "unrelated-" },
         "spec": { "source": { "http": { "url": "https://x.example/a" } }, "storage": { "resources": { "requests": { "storage": "1Gi" } } } } });
-    let before = creates(&cluster, &unrelated, 300).await;
-    tell("unrelated DataVolume, no webhooks", before);
-
     install(&cluster, &url).await;
     let certificate = certificate(&cluster).await;
     let began = Instant::now();
@@ -55,9 +52,20 @@ async fn bench() {
 
     let rate = setting("BENCH_RATE", 500);
     let seconds = setting("BENCH_SECONDS", 10);
+    // Connections are made and caches warm before anything is measured.
+    drop(verdicts(&url, &certificate, goldens, rate, 1).await);
     tell(&format!("verdicts over TLS at {rate}/s for {seconds} s"), verdicts(&url, &certificate, goldens, rate, seconds).await);
+    tell("the live read alone, at the same rate", reads(&cluster, goldens, rate, seconds).await);
     println!("{} MiB resident", resident(daemon.id()));
-    tell("unrelated DataVolume, with webhooks", creates(&cluster, &unrelated, 300).await);
+    let with = creates(&cluster, &unrelated, 300).await;
+    for kind in ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"] {
+        cluster.kubectl(["delete", kind, "--all"]).await.ok();
+    }
+    // The API server looks at its configurations within a second or two.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let without = creates(&cluster, &unrelated, 300).await;
+    tell("unrelated DataVolume, with our webhooks", with);
+    tell("unrelated DataVolume, without any", without);
 }
 
 /// A certificate as cert-manager would provide it.
@@ -154,6 +162,28 @@ async fn verdicts(url: &str, certificate: &str, goldens: usize, rate: usize, sec
             let took = began.elapsed();
             assert_eq!(answer["response"]["allowed"], true, "{answer}");
             took
+        }));
+    }
+    let mut took = Vec::with_capacity(asked.len());
+    for one in asked {
+        took.push(one.await.expect("asked"));
+    }
+    took
+}
+
+/// What a verdict reads live, read at a steady rate by itself: the API server's part of a verdict.
+async fn reads(cluster: &Cluster, goldens: usize, rate: usize, seconds: usize) -> Vec<Duration> {
+    let client = cluster.admin();
+    let api = cluster.api(&client, "v1", "PersistentVolumeClaim", CATALOG).await;
+    let mut ticks = tokio::time::interval(Duration::from_secs_f64(1.0 / rate as f64));
+    let mut asked = Vec::new();
+    for number in 0..rate * seconds {
+        ticks.tick().await;
+        let api = api.clone();
+        asked.push(tokio::spawn(async move {
+            let began = Instant::now();
+            api.get(&golden(number % goldens)).await.expect("a claim");
+            began.elapsed()
         }));
     }
     let mut took = Vec::with_capacity(asked.len());
