@@ -10,13 +10,42 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+use std::sync::Mutex;
 
 static CLUSTER: harness::Shared = harness::Shared::new(harness::Options::default);
 
-async fn cluster() -> Option<&'static Cluster> {
+async fn cluster() -> Option<Scope> {
     let cluster = CLUSTER.on(Needs::Any).await?;
     cluster.install_product_crds().await;
-    Some(cluster)
+    Some(Scope { cluster, made: Mutex::default() })
+}
+
+/// The cluster and what a test made there. A whole cluster keeps none of it.
+struct Scope {
+    cluster: &'static Cluster,
+    made: Mutex<Vec<String>>,
+}
+
+impl std::ops::Deref for Scope {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        self.cluster
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        let made = self.made.lock().expect("names");
+        if self.is_whole() && !made.is_empty() {
+            let delete = std::process::Command::new(harness::kubectl())
+                .args(["delete", "goldenimages", "--ignore-not-found", "--wait=false"])
+                .args(&*made)
+                .env("KUBECONFIG", self.admin_kubeconfig())
+                .output();
+            assert!(delete.is_ok_and(|output| output.status.success()) || std::thread::panicking(), "GoldenImages left behind: {made:?}");
+        }
+    }
 }
 
 const ID: &str = "ce4c980550dd2ab1b17bbf2b08801c7eb59418eafe8f279833297925d67c7515";
@@ -54,7 +83,8 @@ fn object(name: &str, spec: &Value) -> Value {
 }
 
 /// Creates an object with strict field validation and gives the server's refusal.
-async fn create(cluster: &Cluster, name: &str, spec: &Value) -> Result<(), String> {
+async fn create(cluster: &Scope, name: &str, spec: &Value) -> Result<(), String> {
+    cluster.made.lock().expect("names").push(name.to_owned());
     let yaml = object(name, spec).to_string();
     cluster.try_apply(&cluster.admin(), "", &yaml).await.map(drop).map_err(|error| match error {
         kube::Error::Api(status) => status.message.clone(),
@@ -68,7 +98,7 @@ fn name() -> String {
 
 #[tokio::test]
 async fn good_objects_are_accepted() {
-    let Some(cluster) = cluster().await else { return };
+    let Some(cluster) = &cluster().await else { return };
     for spec in [
         talos(json!({})),
         talos(
@@ -99,7 +129,7 @@ async fn good_objects_are_accepted() {
 
 #[tokio::test]
 async fn bad_objects_are_refused_and_the_message_names_the_field() {
-    let Some(cluster) = cluster().await else { return };
+    let Some(cluster) = &cluster().await else { return };
     let nine: Vec<_> = (0..9).map(|n| json!({ "storageClassName": format!("c{n}") })).collect();
     for (spec, expected) in [
         (json!({}), "spec.source"),
@@ -169,7 +199,7 @@ async fn bad_objects_are_refused_and_the_message_names_the_field() {
 /// The parser and the API server take the same URLs: an entry is told by whoever reads it first, in the same words.
 #[tokio::test]
 async fn parser_and_api_server_take_the_same_urls() {
-    let Some(cluster) = cluster().await else { return };
+    let Some(cluster) = &cluster().await else { return };
     let long = |more: usize| format!("https://e.example/{}", "a".repeat(2048 - "https://e.example/".len() + more));
     for url in [
         "https://e.example",
@@ -209,7 +239,7 @@ async fn parser_and_api_server_take_the_same_urls() {
 
 #[tokio::test]
 async fn what_is_frozen_cannot_be_edited_and_the_rest_can() {
-    let Some(cluster) = cluster().await else { return };
+    let Some(cluster) = &cluster().await else { return };
     let digest = format!("sha256:{}", "0a".repeat(32));
     for (before, after, expected) in [
         (talos(json!({})), talos(json!({ "version": "v1.13.7" })), Some("source is immutable")),
@@ -241,7 +271,7 @@ async fn what_is_frozen_cannot_be_edited_and_the_rest_can() {
 
 #[tokio::test]
 async fn targets_are_frozen_once_a_golden_is_on_record() {
-    let Some(cluster) = cluster().await else { return };
+    let Some(cluster) = &cluster().await else { return };
     let name = name();
     let with = |targets: Value| http(json!({ "storage": { "targets": targets } }));
     create(cluster, &name, &with(json!([{ "size": "6Gi" }]))).await.expect("created");
@@ -282,7 +312,7 @@ async fn replace(cluster: &Cluster, name: &str, spec: &Value) -> Result<(), Stri
 
 #[tokio::test]
 async fn a_stored_object_can_always_be_cleaned_up() {
-    let Some(cluster) = cluster().await else { return };
+    let Some(cluster) = &cluster().await else { return };
     let name = name();
     create(cluster, &name, &http(json!({}))).await.expect("created");
     let api: Api<GoldenImage> = Api::all(cluster.admin());
@@ -297,7 +327,7 @@ async fn a_stored_object_can_always_be_cleaned_up() {
 
 #[tokio::test]
 async fn kubectl_explains_and_shows_it_well() {
-    let Some(cluster) = cluster().await else { return };
+    let Some(cluster) = &cluster().await else { return };
     let spec = cluster.kubectl(["explain", "goldenimages.spec"]).await.ok();
     for words in ["source", "caBundleRef", "Exactly one member; immutable", "storage", "suspend"] {
         assert!(spec.contains(words), "{words}\n{spec}");
@@ -319,7 +349,7 @@ async fn kubectl_explains_and_shows_it_well() {
 
 #[tokio::test]
 async fn the_command_line_prints_what_the_cluster_takes() {
-    let Some(cluster) = cluster().await else { return };
+    let Some(cluster) = &cluster().await else { return };
     let crds = harness::cli(None, ["crds"]).await.ok();
     cluster.apply(&crds).await;
     let dir = harness::scratch_dir("schematic");

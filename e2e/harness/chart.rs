@@ -38,6 +38,20 @@ impl Cluster {
     }
 }
 
+/// On a whole cluster the release goes before its namespaces do: its webhooks would refuse them their end.
+impl Drop for Release<'_> {
+    fn drop(&mut self) {
+        if self.cluster.is_whole() {
+            let arguments = ["uninstall", &self.name, "--namespace", &self.namespace, "--ignore-not-found", "--kubeconfig"];
+            let mut helm = std::process::Command::new(super::helm());
+            helm.args(arguments).arg(self.cluster.admin_kubeconfig());
+            if !helm.output().is_ok_and(|output| output.status.success()) {
+                eprintln!("the release {}/{} is left behind", &*self.namespace, self.name);
+            }
+        }
+    }
+}
+
 impl Release<'_> {
     /// Installs or upgrades to other values.
     pub async fn upgrade(&self, values: &str) -> Output {

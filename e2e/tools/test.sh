@@ -5,7 +5,7 @@
 #   e2e/tools/test.sh NAME…          only these end-to-end tests ([[test]] in Cargo.toml), or `unit`
 #
 # Most of a test's time is waiting, and each test binary has its own control plane, ports and folders: so some run at once,
-# E2E_JOBS of them (else one more than there are cores, at most 4). [package.metadata.e2e] in Cargo.toml says which run alone.
+# E2E_JOBS of them (else one more than there are cores, at most 4; on a cluster of yours, E2E_KUBECONFIG, one). [package.metadata.e2e] in Cargo.toml says which run alone.
 #
 # Where the real schemas of other projects are at hand (../shared/crds, or the folder E2E_CRDS names), the tests that use
 # such schemas run on the trimmed and on the real ones; E2E_SCHEMAS=real or trimmed chooses one.
@@ -39,6 +39,8 @@ asks_for_schemas() {
 places=${E2E_JOBS:-$(($(nproc) + 1))}
 [[ $places =~ ^[1-9][0-9]*$ ]] || { echo "E2E_JOBS is '$places': expected a number of test binaries" >&2; exit 64; }
 [ -n "${E2E_JOBS:-}" ] || [ "$places" -le 4 ] || places=4
+# A whole cluster is one for all of them: what one installs there, another must not meet.
+[ -z "${E2E_KUBECONFIG:-}" ] || places=1
 # One that is asked for by itself is watched as it runs.
 [ $# -ne 1 ] || places=1
 
