@@ -9,7 +9,10 @@ use super::{
 };
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// How long a re-evaluation may take to write something it should not.
 const MOMENT: Duration = Duration::from_secs(1);
@@ -123,7 +126,11 @@ async fn many(count: usize) {
         "{count} images, a CDI that ticks each second: {each:.1} writes a golden, and {:.1} of progress",
         progress as f64 / count as f64
     );
-    assert!(writes.len() - progress <= BUDGET * count, "{each:.1} writes a golden");
+    let mut by_kind: BTreeMap<String, usize> = BTreeMap::new();
+    for write in &writes {
+        *by_kind.entry(format!("{} {}/{}", write.verb, write.resource, write.subresource)).or_default() += 1;
+    }
+    assert!(writes.len() - progress <= BUDGET * count, "{each:.1} writes a golden: {by_kind:?}");
     world.stage.cdi.unscript(&golden("many-*"));
     world.kill(daemon).await;
     for name in &names {
