@@ -282,7 +282,7 @@ async fn targets_are_frozen_once_a_golden_is_on_record() {
         (json!([{ "size": "6144Mi" }]), true),
         (json!([{ "size": "6Gi" }, { "storageClassName": "local" }]), true),
         (json!([{ "size": "7Gi" }, { "storageClassName": "local" }]), false),
-        (json!([{ "storageClassName": "local" }]), false),
+        (json!([{ "storageClassName": "other" }]), false),
         (json!([{ "size": "6Gi", "volumeMode": "Block" }]), false),
     ] {
         let outcome = replace(cluster, &name, &with(targets.clone())).await;
@@ -297,6 +297,50 @@ async fn targets_are_frozen_once_a_golden_is_on_record() {
     replace(cluster, &name, &with(json!([{ "size": "6Gi" }]))).await.expect("taken away");
     let dropped = replace(cluster, &name, &http(json!({}))).await.expect_err("storage dropped");
     assert!(dropped.contains("(R4)"), "{dropped}");
+}
+
+/// A target that is made may be taken out, which has its golden go through the fence; exchanged for another it may not be.
+#[tokio::test]
+async fn a_made_target_may_be_taken_out_and_not_exchanged() {
+    let Some(cluster) = cluster().await else { return };
+    let name = name();
+    let class = |class: &str| json!({ "storageClassName": class });
+    let with = |targets: Value| http(json!({ "storage": { "targets": targets } }));
+    create(cluster, &name, &with(json!([{}, class("a"), class("b")]))).await.expect("created");
+    let api: Api<GoldenImage> = Api::all(cluster.admin());
+    let made = |classes: &[&str]| {
+        let targets: Vec<_> =
+            classes.iter().map(|class| json!({ "requestedClass": class, "attempts": 1, "golden": format!("g-{class}") })).collect();
+        Patch::Merge(json!({ "status": { "targets": targets } }))
+    };
+    api.patch_status(&name, &PatchParams::default(), &made(&["", "a", "b"])).await.expect("status");
+    for (targets, accepted) in [
+        (json!([{}, class("a"), class("c")]), false),
+        (json!([class("a"), class("b"), { "storageClassName": "c" }]), false),
+        (json!([{}, { "storageClassName": "a", "size": "6Gi" }]), false),
+        (json!([{}, class("a")]), true),
+        // Not made, or not in the spec before: it is added, and nothing else is taken out.
+        (json!([{}, class("a"), class("b")]), true),
+        (json!([class("b")]), true),
+        (json!([{}]), false),
+        (json!([{}, class("b")]), true),
+    ] {
+        let outcome = replace(cluster, &name, &with(targets.clone())).await;
+        assert_eq!(outcome.is_ok(), accepted, "{targets}: {outcome:?}");
+        assert!(outcome.err().is_none_or(|refused| refused.contains("(R4)")), "{targets}");
+    }
+    // What is left is the default alone, as if no target were named.
+    replace(cluster, &name, &http(json!({}))).await.expect("the default target as it was");
+
+    // Eight that are still to go are enough.
+    let eight: Vec<_> = (0..8).map(|n| format!("old-{n}")).collect();
+    let gone: Vec<&str> = eight.iter().map(String::as_str).chain(["", "a"]).collect();
+    replace(cluster, &name, &with(json!([{}, class("a")]))).await.expect("added");
+    api.patch_status(&name, &PatchParams::default(), &made(&gone)).await.expect("status");
+    let refused = replace(cluster, &name, &with(json!([{}]))).await.expect_err("a ninth");
+    assert!(refused.contains("still to go (R23)"), "{refused}");
+    let label = json!({ "metadata": { "labels": { "a": "b" } } });
+    api.patch(&name, &PatchParams::default(), &Patch::Merge(&label)).await.expect("metadata passes");
 }
 
 async fn replace(cluster: &Cluster, name: &str, spec: &Value) -> Result<(), String> {

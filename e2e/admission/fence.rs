@@ -69,6 +69,8 @@ async fn an_image_retires_when_its_consumer_goes() {
     volumes_of.delete("clone", &DeleteParams::default()).await.expect("a consumer always goes");
     until_gone(claims_of, "clone").await;
 
+    a_target_leaves_the_list(&stage, &tenant, &url).await;
+
     let told = harness::cli(Some(cluster.admin_kubeconfig()), ["retire", "noble"]).await.ok();
     assert!(told.contains("noble is to go"), "{told}");
     let retiring = stage.until("noble", "Retiring", "True").await;
@@ -153,6 +155,61 @@ async fn an_image_retires_when_its_consumer_goes() {
     let failed: Vec<_> = log.lines().filter(|line| line.contains("a step failed") && line.contains("not found")).collect();
     assert!(failed.is_empty(), "{failed:#?}");
     a_former_package_cannot_take_its_goldens_along(&stage, &url).await;
+}
+
+/// A target that the list adds and drops again: its golden is closed to new pools, waits for the VM that uses it, and goes, with every
+/// webhook in force; the image's other golden is as it was.
+async fn a_target_leaves_the_list(stage: &Stage<'_>, tenant: &str, url: &str) {
+    let cluster = stage.cluster;
+    let golden = "vm-default-images-noble-wffc";
+    let disk = Disk { golden, class: Some("wffc"), ..RIGHT };
+    let with = |targets: serde_json::Value| json!([{ "name": "noble", "url": url, "storage": { "targets": targets } }]);
+    stage.list(with(json!([{}, { "storageClassName": "wffc" }]))).await;
+    until(stage.images(), "noble", "both goldens are Ready", |image: &GoldenImage| {
+        let targets = image.status.as_ref().map(|status| status.targets.as_slice()).unwrap_or_default();
+        targets.len() == 2 && harness::condition(image, "Ready").is_some_and(|ready| ready.status == "True")
+    })
+    .await;
+    let kept = claims(cluster).await.get("vm-default-images-noble").await.expect("claim").uid();
+    let asked = object(Form::Machine, "beside", disk);
+    eventually("a VM uses the further golden", || async {
+        create(cluster, tenant, &asked, false).await.map(drop).map_err(|refused| refused.message)
+    })
+    .await;
+    stage.list(with(json!([{}]))).await;
+    let pool = format!("{tenant}/VirtualMachine/beside");
+    until(stage.images(), "noble", "who needs it is told, and the rest is Ready", |image: &GoldenImage| {
+        harness::condition(image, "Retiring").is_some_and(|told| told.message.contains(golden) && told.message.contains(&pool))
+            && harness::condition(image, "Ready").is_some_and(|ready| ready.status == "True")
+    })
+    .await;
+    let refused = eventually("new pools are turned away", || async {
+        match create(cluster, tenant, &object(Form::Machine, "later", disk), true).await {
+            Err(refused) if refused.message.contains("R23") => Ok(refused.message),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    assert!(refused.contains("is being retired"), "{refused}");
+    // A clone of the wrong class is not sent to a golden that is to go.
+    let astray = Disk { class: Some("wffc"), golden: "vm-default-images-noble", ..RIGHT };
+    let refused = create(cluster, tenant, &object(Form::Machine, "astray", astray), true).await.expect_err("another class").message;
+    assert!(refused.contains("R14") && !refused.contains(golden), "{refused}");
+    let volumes = cluster.api(&cluster.admin(), "cdi.kubevirt.io/v1beta1", "DataVolume", CATALOG).await;
+    volumes.delete(golden, &DeleteParams::default()).await.expect_err("in use");
+    let machines = cluster.api(&cluster.admin(), "kubevirt.io/v1", "VirtualMachine", tenant).await;
+    machines.delete("beside", &DeleteParams::default()).await.expect("a consumer always goes");
+    until_gone(volumes, golden).await;
+    until_gone(claims(cluster).await, golden).await;
+    until(stage.images(), "noble", "as if it had never been", |image: &GoldenImage| {
+        let targets = image.status.as_ref().map(|status| status.targets.as_slice()).unwrap_or_default();
+        targets.len() == 1
+            && harness::condition(image, "Retiring").is_none()
+            && harness::condition(image, "Ready").is_some_and(|ready| ready.status == "True")
+    })
+    .await;
+    assert_eq!(claims(cluster).await.get("vm-default-images-noble").await.expect("claim").uid(), kept);
+    stage.list(json!([{ "name": "noble", "url": url }])).await;
 }
 
 /// Helm reads `keep` from its own manifest at an uninstall, where the former chart never wrote it. Whoever forgets to empty the list first

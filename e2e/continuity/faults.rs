@@ -139,11 +139,33 @@ async fn an_api_server_that_starts_anew_and_forgot_the_past_costs_nothing() {
 async fn a_daemon_that_hears_nothing_fails_liveness_names_its_watches_and_heals() {
     let Some(world) = World::enter("").await else { return };
     let proxy = ApiProxy::start(world.cluster.control_plane(), None).await;
+    // A watch of a kind that nothing happens to hears a word a minute: here it hears its end each second, and begins anew.
+    proxy.short_watches(1);
     let mut launch = through(&world, &proxy);
-    launch.settings["watchLimit"] = "4s".into();
+    launch.settings["watchLimit"] = "10s".into();
     let daemon = world.leader("deaf", launch).await;
     daemon.ready().await;
-    assert_eq!(daemon.probe("livez").await, Ok(200));
+    let is_well = async || {
+        eventually("it is well", async || match daemon.probe_text("livez").await? {
+            (200, _) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
+    };
+    is_well().await;
+
+    // One deaf watch is enough, and is named alone.
+    proxy.deafen(Some("/storageprofiles"));
+    eventually("liveness fails for one watch", async || match daemon.probe_text("livez").await? {
+        (503, text) if text.lines().count() == 1 && text.starts_with("watch StorageProfile: ") => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    // Its request is never answered; the others are begun anew with it.
+    proxy.deafen(None);
+    proxy.cut();
+    is_well().await;
+
     proxy.set(Mode::Hang);
     proxy.cut();
     eventually("liveness fails and says what is stuck", async || match daemon.probe_text("livez").await? {
@@ -154,11 +176,7 @@ async fn a_daemon_that_hears_nothing_fails_liveness_names_its_watches_and_heals(
     // What did not restart it in time finds it well again.
     proxy.set(Mode::Pass);
     proxy.cut();
-    eventually("it is well again", async || match daemon.probe("livez").await {
-        Ok(200) => Ok(()),
-        other => Err(format!("{other:?}")),
-    })
-    .await;
+    is_well().await;
     world.kill(daemon).await;
 }
 

@@ -217,6 +217,32 @@ async fn a_golden_is_never_made_from_other_bytes(world: &World) {
     let disks = [golden("kept"), format!("{}-wffc", golden("kept"))];
     let [first, further] = [world.stage.disk(&disks[0]).await, world.stage.disk(&disks[1]).await];
     super::stage::images::same_content(&further, "raw", &first, "raw");
+
+    // Both goldens are lost (suspended meanwhile, so that neither is copied from the other), and the spool has never had the disk: it is
+    // fetched again, and what upstream serves by now is refused.
+    let suspend = async |suspend: bool| {
+        let patch = Patch::Merge(json!({ "spec": { "suspend": suspend } }));
+        world.stage.images().patch("kept", &PatchParams::default(), &patch).await.expect("patched");
+    };
+    let (volumes, claims) = (world.volumes().await, world.claims().await);
+    suspend(true).await;
+    for disk in &disks {
+        volumes.delete(disk, &DeleteParams::default()).await.expect("deleted");
+        super::harness::until_gone(volumes.clone(), disk).await;
+        super::harness::until_gone(claims.clone(), disk).await;
+    }
+    world.stage.until_reason("kept", "Suspended").await;
+    suspend(false).await;
+    let told = super::harness::until(world.stage.images(), "kept", "other bytes are refused", |image: &GoldenImage| {
+        super::harness::condition(image, "Stalled").is_some_and(|stalled| stalled.reason == "UpstreamChanged")
+    })
+    .await;
+    assert!(world.sent("kept").1 > sent.1, "upstream was asked");
+    let frozen = status.disk.expect("a disk on record").digest;
+    assert_eq!(told.status.expect("status").disk.map(|disk| disk.digest), Some(frozen), "what is on record stays");
+    for disk in &disks {
+        assert!(volumes.get_opt(disk).await.expect("asked").is_none(), "nothing is made from other bytes");
+    }
     world.stage.images().delete("kept", &DeleteParams::default()).await.expect("deleted");
 }
 

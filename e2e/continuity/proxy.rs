@@ -76,6 +76,10 @@ struct Plan {
     frozen: bool,
     mode: Mode,
     faults: Option<(Faults, u64)>,
+    /// Reads of paths with this in them are not answered.
+    deaf: Option<&'static str>,
+    /// For how many seconds a watch goes on, whatever was asked.
+    watches: Option<u32>,
     counted: usize,
     seen: Vec<Seen>,
     hurt: usize,
@@ -182,6 +186,16 @@ impl ApiProxy {
         self.state.plan().faults = Some((faults, seed | 1));
     }
 
+    /// Lets no read of a path with `part` in it be answered from now on; what is under way goes on.
+    pub fn deafen(&self, part: Option<&'static str>) {
+        self.state.plan().deaf = part;
+    }
+
+    /// Has the API server end every watch after so many seconds from now on, so that a watch that hears nothing otherwise hears of that.
+    pub fn short_watches(&self, seconds: u32) {
+        self.state.plan().watches = Some(seconds);
+    }
+
     /// How many requests were hurt by [`Self::faults`].
     pub fn hurt(&self) -> usize {
         self.state.plan().hurt
@@ -230,6 +244,9 @@ fn fate(state: &State, method: &Method, path: &str, watches: bool) -> Fate {
             plan.frozen = true;
             return Fate::Trap(side);
         }
+    }
+    if *method == Method::GET && plan.deaf.is_some_and(|part| path.contains(part)) {
+        return Fate::Hang;
     }
     match plan.mode {
         Mode::Pass => {}
@@ -293,8 +310,23 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
     }
 }
 
+/// The path of a watch, with another time after which it ends.
+fn shortened(path: &str, seconds: Option<u32>) -> String {
+    const TIMEOUT: &str = "timeoutSeconds=";
+    match (path.find(TIMEOUT), seconds) {
+        (Some(at), Some(seconds)) if path.contains("watch=true") => {
+            let (before, rest) = path.split_at(at);
+            let after = rest[TIMEOUT.len()..].trim_start_matches(|c: char| c.is_ascii_digit());
+            format!("{before}{TIMEOUT}{seconds}{after}")
+        }
+        _ => path.to_owned(),
+    }
+}
+
 async fn forward(state: &State, request: Request<Incoming>, path: &str) -> Result<Response<Body>, Error> {
     let (parts, body) = request.into_parts();
+    let watches = state.plan().watches;
+    let path = &shortened(path, watches);
     let mut headers = parts.headers;
     headers.remove(header::HOST);
     headers.remove(header::CONTENT_LENGTH);

@@ -55,7 +55,7 @@ impl Cluster {
     }
 
     /// Installs definitions and waits until their kinds can be listed.
-    async fn install_crds(&self, definitions: impl Iterator<Item = &String>) {
+    pub async fn install_crds(&self, definitions: impl Iterator<Item = &String>) {
         let mut names = vec![];
         for definition in definitions {
             names.extend(self.apply(definition).await.iter().map(ResourceExt::name_any));

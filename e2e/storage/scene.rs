@@ -61,7 +61,9 @@ impl<'a> Scene<'a> {
     pub async fn set(cluster: &'a Cluster) -> Self {
         let (nginx, _) = stage::upstream();
         let options = Options {
-            settings: json!({ "maxConcurrentImports": 12, "importQuiet": "2s", "importDeadline": "25s", "importAttempts": 2 }),
+            settings: json!({
+                "maxConcurrentImports": 12, "importQuiet": "2s", "importDeadline": "25s", "importAttempts": 2, "retireWait": "2s",
+            }),
             classes: CLASSES,
             cdi: |mut options: cdi::Options| {
                 let files =

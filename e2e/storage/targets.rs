@@ -1,8 +1,9 @@
 //! Classes, sizes and modes of an image's goldens.
 
+use golden_catalog::api::GoldenImage;
 use kube::{
     ResourceExt as _,
-    api::{Patch, PatchParams},
+    api::{DynamicObject, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 
@@ -10,6 +11,7 @@ use super::{
     harness,
     scene::Scene,
     stage::{CATALOG, images},
+    upstream::{Answer, Gate, Upstream},
 };
 
 pub async fn one_fetch_serves_several_classes(scene: &Scene<'_>) {
@@ -33,7 +35,7 @@ pub async fn one_fetch_serves_several_classes(scene: &Scene<'_>) {
     assert!(scene.target_condition("several", 1, "CloneLimited").await.is_some());
 }
 
-pub async fn a_target_is_added_later_and_none_is_removed(scene: &Scene<'_>) {
+pub async fn a_target_is_added_later_and_none_is_exchanged(scene: &Scene<'_>) {
     let raw = scene.disk("added", 2);
     scene.image("added", json!([{}])).await;
     scene.stage.until("added", "Ready", "True").await;
@@ -46,8 +48,10 @@ pub async fn a_target_is_added_later_and_none_is_removed(scene: &Scene<'_>) {
     let told = harness::condition(&scene.stage.images().get("added").await.expect("image"), "CloneLimited").expect("told");
     assert!(told.message.contains("tied to nodes"), "{}", told.message);
 
-    let refused = scene.retarget("added", json!([{}])).await.expect_err("a golden's target stays");
-    assert!(refused.to_string().contains("cannot be edited or removed (R4)"), "{refused}");
+    // Taken out by an edit that adds another, its class would have changed.
+    let exchanged = json!([{}, { "storageClassName": "files" }]);
+    let refused = scene.retarget("added", exchanged).await.expect_err("a golden's target keeps its class");
+    assert!(refused.to_string().contains("taken out by an edit that adds another (R4)"), "{refused}");
     let refused = scene.retarget("added", json!([{ "size": "1Gi" }, { "storageClassName": "local" }])).await.expect_err("frozen");
     assert!(refused.to_string().contains("(R4)"), "{refused}");
 
@@ -92,6 +96,62 @@ pub async fn sizes_and_modes_are_settled_once(scene: &Scene<'_>) {
     let ready = scene.until_reason("small", "SizeTooSmall").await;
     assert!(ready.message.contains("48Mi") && ready.message.contains("38.14Mi"), "{}", ready.message);
     assert!(scene.volumes().await.get_opt("vm-default-images-small").await.expect("asked").is_none());
+}
+
+/// The second of two targets cannot hold the disk: told as soon as the first bytes are there, while the rest is held back; then the first
+/// target's golden is made.
+pub async fn a_target_that_cannot_hold_the_disk_is_told_before_the_transfer(scene: &Scene<'_>) {
+    scene.disk("uneven", 7);
+    let bytes = std::fs::read(scene.nginx.files().join("uneven")).expect("the file");
+    let upstream = Upstream::start().await;
+    let gate = Gate::default();
+    upstream.on("/uneven", Answer::file(bytes.clone()).pause(bytes.len() / 2, &gate));
+    let targets = json!([{}, { "storageClassName": "other", "size": "40M" }]);
+    let spec = json!({ "source": { "http": { "url": upstream.url("/uneven") } }, "storage": { "targets": targets } });
+    let object = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "uneven" }, "spec": spec });
+    let object = serde_json::from_value(object).expect("object");
+    scene.stage.images().create(&PostParams::default(), &object).await.expect("created");
+    let told = harness::until(scene.stage.images(), "uneven", "the size is told", |image: &GoldenImage| {
+        harness::condition(image, "Ready").is_some_and(|ready| ready.reason == "SizeTooSmall")
+    })
+    .await;
+    let status = told.status.expect("status");
+    assert!(status.disk.is_none() && status.targets[0].golden.is_none(), "the transfer is not over: {status:?}");
+    let reason = |target: &golden_catalog::api::TargetStatus| {
+        target.conditions.iter().find(|condition| condition.type_ == "Ready").map(|ready| ready.reason.clone())
+    };
+    assert_eq!(status.targets.iter().map(reason).collect::<Vec<_>>(), [Some("Fetching".into()), Some("SizeTooSmall".into())]);
+    gate.open();
+    scene.stage.until("uneven", "Available", "True").await;
+    assert_eq!(scene.target_condition("uneven", 0, "Ready").await, Some(("True".into(), "Ready".into())));
+    assert_eq!(scene.target_condition("uneven", 1, "Ready").await, Some(("False".into(), "SizeTooSmall".into())));
+    assert!(scene.volumes().await.get_opt("vm-default-images-uneven-other").await.expect("asked").is_none());
+    // The first kept its name and its disk, and the size may be corrected: that target was never made.
+    scene.retarget("uneven", json!([{}, { "storageClassName": "other" }])).await.expect("corrected");
+    scene.stage.until("uneven", "Ready", "True").await;
+}
+
+/// Edited to `Selected` while clone admission is off: told, and written on what is there, so that it counts from admission's first
+/// moment even if the GoldenImage is gone by then.
+pub async fn a_golden_says_whom_it_is_for_before_that_is_enforced(scene: &Scene<'_>) {
+    let golden = "vm-default-images-sized";
+    let set = async |access: serde_json::Value| {
+        let patch = Patch::Merge(json!({ "spec": { "access": access } }));
+        scene.stage.images().patch("sized", &PatchParams::default(), &patch).await.expect("a free field");
+    };
+    let says = |word: &'static str| {
+        move |object: &DynamicObject| {
+            let access = object.annotations().get("kubernetes-worker-image.cozystack.io/access");
+            access.is_some_and(|access| access.contains(word))
+        }
+    };
+    set(json!({ "policy": "Selected", "namespaceSelector": { "matchLabels": { "licensed": "yes" } } })).await;
+    scene.stage.until_reason("sized", "AccessNotEnforced").await;
+    harness::until(scene.claims().await, golden, "its claim says so", says("licensed")).await;
+    harness::until(scene.volumes().await, golden, "and its DataVolume", says("licensed")).await;
+    set(json!({ "policy": "AllTenants", "namespaceSelector": null })).await;
+    scene.stage.until("sized", "Ready", "True").await;
+    harness::until(scene.claims().await, golden, "it is for all again", says("AllTenants")).await;
 }
 
 pub async fn a_moved_default_is_told_and_changes_nothing(scene: &Scene<'_>) {

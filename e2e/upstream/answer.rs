@@ -38,7 +38,7 @@ impl Gate {
 }
 
 /// How a body ends.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 enum End {
     /// After its last byte.
     Whole,
@@ -48,6 +48,8 @@ enum End {
     Reset(usize),
     /// After so many bytes nothing more comes, and the connection stays.
     Stall(usize),
+    /// After its last byte, of which those after the first so many come when the gate is open.
+    Pause(usize, Gate),
     /// Never: the body is sent over and over.
     Endless,
     /// A byte at a time, with this pause.
@@ -150,6 +152,11 @@ impl Answer {
         Self { end: End::Stall(after), ..self }
     }
 
+    /// Sends so many bytes of the body, and the rest when the gate is open.
+    pub fn pause(self, after: usize, gate: &Gate) -> Self {
+        Self { end: End::Pause(after, gate.clone()), ..self }
+    }
+
     /// Repeats the body for ever.
     pub fn endless(self) -> Self {
         Self { end: End::Endless, ..self }
@@ -240,7 +247,7 @@ impl Answer {
 
     async fn write_body<S: Wire>(&self, stream: &mut S, head: Vec<u8>, body: &[u8]) -> u64 {
         let part = match self.end {
-            End::Cut(after) | End::Reset(after) | End::Stall(after) => &body[..after.min(body.len())],
+            End::Cut(after) | End::Reset(after) | End::Stall(after) | End::Pause(after, _) => &body[..after.min(body.len())],
             _ => body,
         };
         let mut sent = 0;
@@ -278,6 +285,15 @@ impl Answer {
                     sent += piece.len() as u64;
                     first.clear();
                 }
+            }
+        }
+        if let End::Pause(_, gate) = &self.end {
+            gate.0.notified().await;
+            for piece in body[part.len()..].chunks(64 << 10) {
+                if write_all(stream, &framed(piece)).await.is_err() {
+                    return sent;
+                }
+                sent += piece.len() as u64;
             }
         }
         match self.end {

@@ -32,6 +32,8 @@ pub struct GoldenRecord {
     pub failed: Option<(Reason, String)>,
     /// What it waits for.
     pub waits_for: String,
+    /// Whether its target was taken out, so that it is to go.
+    pub is_leaving: bool,
 }
 
 /// A GoldenImage, trimmed.
@@ -65,6 +67,14 @@ impl ImageFacts {
         };
         let mut goldens: Vec<GoldenRecord> =
             status.targets.iter().filter_map(|target| recorded(target, of_image.as_ref(), &waits)).collect();
+        let without_target = parsed.iter().flat_map(|image| status.without_target(image));
+        let without_target: Vec<&str> = without_target.filter_map(|target| target.golden.as_deref()).collect();
+        for record in goldens.iter_mut().filter(|record| without_target.contains(&record.golden.as_str())) {
+            record.is_leaving = true;
+            // Nobody finishes what is not made. One that is there is the fence's: pools that use it go on.
+            let unmade = || (Reason::Retiring, "its target was taken out of the image".to_owned());
+            record.failed = record.claim_uid.is_none().then(unmade);
+        }
         let any_recorded = !goldens.is_empty();
         let unrecorded = parsed.iter().flat_map(|image| &image.targets).filter(|target| {
             let requested = target.class.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -91,6 +101,7 @@ impl ImageFacts {
                 claim_uid: None,
                 failed: of_image.clone(),
                 waits_for: waits(&status.conditions),
+                is_leaving: false,
             });
         }
         let created = image.creation_timestamp().map_or(0, |at| at.0.as_second());
@@ -101,9 +112,10 @@ impl ImageFacts {
         Self { name: image.name_any(), identity, created, access, goldens }
     }
 
-    /// All its goldens, for messages.
+    /// The goldens that it offers, for messages.
     pub fn targets(&self) -> Vec<Target> {
-        self.goldens.iter().map(|record| Target { golden: record.golden.clone(), class: record.volume.class.clone() }).collect()
+        let offered = self.goldens.iter().filter(|record| !record.is_leaving);
+        offered.map(|record| Target { golden: record.golden.clone(), class: record.volume.class.clone() }).collect()
     }
 
     /// Its golden of this name.
@@ -140,6 +152,7 @@ fn recorded(
         claim_uid: target.claim_uid.clone(),
         failed: stalled(&target.conditions).or_else(|| of_image.cloned()).filter(|_| !is_ready),
         waits_for: waits(&target.conditions),
+        is_leaving: false,
     })
 }
 
@@ -223,6 +236,28 @@ mod tests {
             begun.goldens.iter().map(|record| (record.golden.as_str(), record.volume.class.as_deref(), record.failed.is_some())).collect();
         assert_eq!(names, [("vm-default-images-u", Some("replicated"), false), ("vm-default-images-u-local", Some("local"), true)]);
         assert_eq!(begun.golden("vm-default-images-u").and_then(|record| record.claim_uid.as_deref()), Some("c"));
+    }
+
+    /// A target that was taken out: its golden is offered to nobody, and refused where it was never made.
+    #[test]
+    fn a_golden_that_leaves_is_offered_to_nobody() {
+        let ready = json!([{"type": "Ready", "status": "False", "reason": "Retiring", "message": "", "lastTransitionTime": "2026-11-29T10:00:00Z"}]);
+        let with = |claim: serde_json::Value| {
+            let mut leaving = json!({"requestedClass": "fast", "storageClassName": "fast", "golden": "vm-default-images-u-fast", "conditions": ready.clone()});
+            leaving["claimUID"] = claim;
+            ImageFacts::of(&ubuntu(
+                "u",
+                json!({"targets": [{"requestedClass": "replicated", "storageClassName": "replicated", "golden": "vm-default-images-u", "claimUID": "c"}, leaving]}),
+            ))
+        };
+        let made = with(json!("f"));
+        let offered: Vec<_> = made.targets().into_iter().map(|target| target.golden).collect();
+        assert_eq!(offered, ["vm-default-images-u", "vm-default-images-u-local"]);
+        let record = made.golden("vm-default-images-u-fast").expect("known still");
+        assert!(record.is_leaving && record.failed.is_none(), "pools that use it go on: {record:?}");
+        let unmade = with(serde_json::Value::Null);
+        let failed = unmade.golden("vm-default-images-u-fast").and_then(|record| record.failed.clone());
+        assert_eq!(failed.map(|(reason, _)| reason), Some(Reason::Retiring));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use super::spec::VirtualMachineDefaultsSpec;
+use crate::model::Image;
 
 /// What the daemon knows of an image.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
@@ -49,7 +50,7 @@ pub struct GoldenImageStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fetch: Option<FetchStatus>,
 
-    /// One item per golden.
+    /// One item per golden: those of the spec's targets in their order, then those whose target was taken out, until they are gone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub targets: Vec<TargetStatus>,
@@ -69,6 +70,12 @@ impl GoldenImageStatus {
     /// Whether the golden of this class, as a target of the spec names it, is on record.
     pub fn has_golden(&self, requested_class: &str) -> bool {
         self.targets.iter().any(|target| target.requested_class == requested_class && target.golden.is_some())
+    }
+
+    /// The goldens on record that no target of the spec is for any more (R23).
+    pub fn without_target(&self, image: &Image) -> Vec<&TargetStatus> {
+        let named = |class: &str| image.targets.iter().any(|target| target.class.as_ref().map_or("", |class| class.as_str()) == class);
+        self.targets.iter().filter(|target| target.golden.is_some() && !named(&target.requested_class)).collect()
     }
 }
 

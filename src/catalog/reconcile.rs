@@ -337,6 +337,25 @@ mod tests {
         assert_eq!(plan(&list(entry), &[taken], LIST).steps.len(), 1);
     }
 
+    /// R23: a target that leaves the entry leaves the object, spelled as it is live, and its golden goes; exchanged for another it is told.
+    #[test]
+    fn r23_a_target_that_leaves_an_entry_is_taken_out_of_the_object() {
+        let entry = |storage: &str| format!("- {{name: a, url: 'https://e.example/a', storage: {{targets: [{storage}]}}}}\n");
+        let made = |object: &mut GoldenImage| {
+            let status = json!({ "targets": [{ "requestedClass": "", "golden": "g" }, { "requestedClass": "b", "golden": "g-b" }] });
+            object.status = serde_json::from_value(status).expect("a status");
+        };
+        let live = applied(&entry("{size: 6Gi}, {storageClassName: b}"), made);
+        let left = plan(&list(&entry("{size: 6144Mi}")), std::slice::from_ref(&live), LIST);
+        let [Step::Apply { spec, .. }] = &left.steps[..] else { panic!("{left:?}") };
+        let storage = serde_json::to_value(&spec.storage).expect("JSON");
+        assert_eq!(storage, json!({ "targets": [{ "size": "6Gi" }] }));
+        let exchanged = plan(&list(&entry("{size: 6Gi}, {storageClassName: c}")), &[live], LIST);
+        assert!(exchanged.steps.is_empty(), "{exchanged:?}");
+        let Listing::Edited(message) = &exchanged.listings["a"] else { panic!("{exchanged:?}") };
+        assert!(message.contains("`storage.targets (b)`: size of the image → removed"), "{message}");
+    }
+
     /// R4: the CRD compares spellings; what says the same is applied as it is spelled live.
     #[test]
     fn r4_frozen_fields_keep_their_live_spelling() {

@@ -70,6 +70,9 @@ fn table(images: &[GoldenImage]) -> String {
         ]);
         if let Some(ready) = ready.filter(|ready| ready.status != "True" && !ready.message.is_empty()) {
             stories.push_str(&format!("\n{}: {}", image.name_any(), super::table::printable(&ready.message)));
+        } else if let Some(retiring) = find_condition(&status.conditions, ConditionType::Retiring) {
+            // A golden whose target was taken out, of an image that is Ready without it.
+            stories.push_str(&format!("\n{}: {}", image.name_any(), super::table::printable(&retiring.message)));
         }
     }
     format!("{}{stories}{}", table.render(), if stories.is_empty() { "" } else { "\n" })

@@ -19,13 +19,14 @@ use crate::{
     api::{DeletionPolicy, GoldenImage},
     fence::{Needed, Observed, Step, Wish, decide},
     foreign::{Claim, DataVolume},
-    golden::manifest::managers,
+    golden::{manifest::managers, place},
     model::Identity,
     rules::{
         Reason,
         clone::{Known, Unknown},
         consumers::Consumers,
         fence::Fence,
+        leaving::Place,
         marks,
     },
     run::{
@@ -111,6 +112,8 @@ struct Candidate {
     volume: Option<Arc<DataVolume>>,
     image: Option<Arc<GoldenImage>>,
     wish: Wish,
+    /// Whether it alone is to go, since its target was taken out: its image stays.
+    is_leaving: bool,
 }
 
 impl Candidate {
@@ -123,6 +126,10 @@ impl Candidate {
     }
 
     fn identity(&self) -> Option<Identity> {
+        // A worker class names the image, and the image has another golden; pools name the golden that they clone.
+        if self.is_leaving {
+            return None;
+        }
         let recorded = || self.image.as_ref()?.status.as_ref()?.identity.clone();
         // Without an image, or while its status has none, the golden's own mark: worker classes name it by that.
         let marked = || texts(self.claim.metadata.labels.as_ref()).get(marks::IDENTITY).cloned();
@@ -200,7 +207,9 @@ fn candidates(shared: &Shared) -> Option<Vec<Candidate>> {
         // By record, else by the golden's mark: an image made again has none on record until it has adopted.
         let marked = || cluster.images.get("", texts(claim.metadata.labels.as_ref()).get(marks::IMAGE)?);
         let image = of_golden.get(name.as_str()).map(|image| Arc::clone(image)).or_else(marked);
-        Candidate { volume: cluster.volumes.get(&shared.catalog, &name), wish: wish(&claim, image.as_deref()), image, claim }
+        let volume = cluster.volumes.get(&shared.catalog, &name);
+        let is_leaving = image.as_deref().is_some_and(|image| !is_to_go(image) && place(image, &name) == Place::Leaving);
+        Candidate { volume, wish: wish(&claim, image.as_deref()), is_leaving, image, claim }
     });
     let is_open = |candidate: &Candidate| {
         facts::fence(&candidate.claim) == Fence::Open && candidate.volume_fence().is_none_or(|fence| fence == Fence::Open)
@@ -211,13 +220,16 @@ fn candidates(shared: &Shared) -> Option<Vec<Candidate>> {
 /// What is asked for (R23, R24).
 fn wish(claim: &Claim, image: Option<&GoldenImage>) -> Wish {
     let on_claim = texts(claim.metadata.annotations.as_ref());
+    // A target that is taken out has its own golden go, and no other one.
+    let is_leaving = image.is_some_and(|image| place(image, &claim.name_any()) == Place::Leaving);
     let asked = match image {
-        Some(image) => is_to_go(image),
+        Some(image) => is_to_go(image) || is_leaving,
         None => on_claim.contains_key(marks::RETIRE_REQUESTED),
     };
     // Force gets around what needs a golden that is to go. Alone it asks for nothing: left behind, it would take away each
-    // golden that is made anew.
-    let forced = image.and_then(|image| image.annotations().get(marks::FORCE_RETIRE)).or_else(|| on_claim.get(marks::FORCE_RETIRE));
+    // golden that is made anew. On an image it is about all its goldens, and not about one whose target is taken out.
+    let of_image = image.filter(|image| is_to_go(image)).and_then(|image| image.annotations().get(marks::FORCE_RETIRE));
+    let forced = of_image.or_else(|| on_claim.get(marks::FORCE_RETIRE));
     match (asked, forced) {
         (false, _) => Wish::Keep,
         (true, Some(reason)) => Wish::Force(reason.clone()),
@@ -398,5 +410,36 @@ mod tests {
         assert_eq!(wish(&asked, None), Wish::Force("poisoned".into()));
         // The wish of an image counts, whatever is left on its golden.
         assert_eq!(wish(&asked, Some(&image(false, false))), Wish::Keep);
+    }
+
+    #[test]
+    fn a_target_that_is_taken_out_has_its_own_golden_go() {
+        let image = |targets: serde_json::Value, first: &str| -> GoldenImage {
+            let ready = |status: &str| json!([{ "type": "Ready", "status": status, "reason": "Ready", "message": "", "lastTransitionTime": "2026-11-29T10:00:00Z" }]);
+            serde_json::from_value(json!({
+                "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage",
+                "metadata": { "name": "a", "annotations": { marks::FORCE_RETIRE: "left behind" } },
+                "spec": { "source": { "http": { "url": "https://e.example/a" } }, "storage": { "targets": targets } },
+                "status": { "targets": [
+                    { "requestedClass": "", "golden": "g", "claimUID": "1", "conditions": ready(first) },
+                    { "requestedClass": "local", "golden": "g-local", "claimUID": "2", "conditions": ready("True") },
+                ] },
+            }))
+            .expect("an image")
+        };
+        let claim = |name: &str, annotations: serde_json::Value| -> Claim {
+            let metadata = json!({ "name": name, "annotations": annotations });
+            serde_json::from_value(json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {} }))
+                .expect("a claim")
+        };
+        let (first, local) = (claim("g", json!({})), claim("g-local", json!({})));
+        let both = image(json!([{}, { "storageClassName": "local" }]), "True");
+        assert_eq!((wish(&first, Some(&both)), wish(&local, Some(&both))), (Wish::Keep, Wish::Keep));
+        let one = image(json!([{}]), "True");
+        assert_eq!((wish(&first, Some(&one)), wish(&local, Some(&one))), (Wish::Keep, Wish::Retire));
+        // The other cannot be cloned just now: this one may be the last.
+        assert_eq!(wish(&local, Some(&image(json!([{}]), "False"))), Wish::Keep);
+        let forced = claim("g-local", json!({ marks::FORCE_RETIRE: "poisoned" }));
+        assert_eq!((wish(&forced, Some(&one)), wish(&forced, Some(&both))), (Wish::Force("poisoned".into()), Wish::Keep));
     }
 }

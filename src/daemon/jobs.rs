@@ -8,7 +8,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use crate::golden::FetchView;
+use crate::{golden::FetchView, model::DiskSize};
 
 type Wake = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -23,6 +23,8 @@ pub struct Jobs {
 struct Job {
     cancel: CancellationToken,
     view: FetchView,
+    /// The disk's size, as the beginning of the bytes told it last.
+    size: Option<DiskSize>,
 }
 
 /// Tells how far a job is.
@@ -47,6 +49,19 @@ impl Progress {
     }
 }
 
+impl Progress {
+    /// The size of the disk that is coming, as soon as it is known. The image is woken when it is news.
+    pub fn tell_size(&self, size: DiskSize) {
+        let mut jobs = self.jobs.lock();
+        let Some(job) = jobs.get_mut(&self.uid) else { return };
+        let is_news = job.size.replace(size) != Some(size);
+        drop(jobs);
+        if is_news {
+            (self.jobs.wake)(&self.name);
+        }
+    }
+}
+
 impl Jobs {
     /// No jobs; `wake` is given the name of an image that should be looked at. Everything ends with `stop`.
     pub fn new(stop: CancellationToken, wake: impl Fn(&str) + Send + Sync + 'static) -> Self {
@@ -62,6 +77,11 @@ impl Jobs {
         self.lock().get(uid).map_or(FetchView::Idle, |job| job.view.clone())
     }
 
+    /// The size of the image's disk, as this process last saw it while it was fetched.
+    pub fn size(&self, uid: &str) -> Option<DiskSize> {
+        self.lock().get(uid)?.size
+    }
+
     /// Starts a job, unless one is running for this image. `work` ends with what is to be seen of it afterwards.
     pub fn start<W, F>(&self, uid: &str, name: &str, work: W)
     where
@@ -73,7 +93,8 @@ impl Jobs {
             return;
         }
         let cancel = self.stop.child_token();
-        jobs.insert(uid.to_owned(), Job { cancel: cancel.clone(), view: FetchView::Running { percent: None } });
+        let size = jobs.get(uid).and_then(|former| former.size);
+        jobs.insert(uid.to_owned(), Job { cancel: cancel.clone(), view: FetchView::Running { percent: None }, size });
         drop(jobs);
         let progress = Progress { jobs: self.clone(), uid: uid.to_owned(), name: name.to_owned() };
         let (this, uid, name) = (self.clone(), uid.to_owned(), name.to_owned());
@@ -141,6 +162,29 @@ mod tests {
         go.notify_one();
         woken.notified().await;
         assert_eq!(jobs.view("uid"), FetchView::Idle);
+    }
+
+    /// Known from the first bytes on, and kept over attempts: what it makes impossible is not told again and again.
+    #[tokio::test]
+    async fn the_size_of_what_is_coming_is_told_at_once_and_kept() {
+        let woken = Arc::new(Notify::new());
+        let wake = Arc::clone(&woken);
+        let jobs = Jobs::new(CancellationToken::new(), move |_| wake.notify_one());
+        let size = crate::model::DiskSize::from_bytes(48 << 20).expect("size");
+        jobs.start("uid", "a", |progress, _| async move {
+            progress.tell_size(size);
+            std::future::pending().await
+        });
+        woken.notified().await;
+        assert_eq!((jobs.size("uid"), jobs.view("uid")), (Some(size), FetchView::Running { percent: None }));
+        jobs.cancel("uid");
+        woken.notified().await;
+        assert_eq!((jobs.size("uid"), jobs.view("uid")), (Some(size), FetchView::Idle));
+        jobs.start("uid", "a", |_, _| std::future::ready(FetchView::Idle));
+        woken.notified().await;
+        assert_eq!(jobs.size("uid"), Some(size));
+        jobs.forget("uid");
+        assert_eq!(jobs.size("uid"), None);
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
-use super::{Observed, Settings, fetch, retire, summary, target};
+use super::{Observed, Settings, fetch, leaving, retire, summary, target};
 use crate::{
     api::{GoldenImageStatus, OperatingSystemStatus, VirtualMachineDefaultsSpec},
     catalog::Listing,
@@ -273,12 +273,16 @@ fn decide_unbounded(observed: &Observed, settings: &Settings, now: Timestamp) ->
     }
 
     if let Some(message) = access::held_back(image, settings.access_is_enforced) {
-        return summary::not_accepted(observed, now, Reason::AccessNotEnforced, &message);
+        // What is there already says at once whom it is for: its image may be gone before admission is there to hold clones to it.
+        let mut held = summary::not_accepted(observed, now, Reason::AccessNotEnforced, &message);
+        held.after.extend(target::marks_of_all(image, observed));
+        return held;
     }
 
     let states = target::progress(&mut draft);
+    let leaving = leaving::progress(&mut draft, &states);
     let fetch = fetch::progress(&mut draft, &states);
-    summary::finish(draft, &states, &fetch)
+    summary::finish(draft, &states, &fetch, leaving)
 }
 
 fn begin<'a>(observed: &'a Observed, settings: &'a Settings, image: &'a Image, now: Timestamp) -> Draft<'a> {

@@ -7,6 +7,9 @@ mod adopt;
 mod decide;
 mod fetch;
 mod import;
+mod leaving;
+#[cfg(test)]
+mod leaving_tests;
 mod left;
 pub mod manifest;
 pub mod observe;
@@ -28,6 +31,7 @@ mod usage;
 pub use adopt::{Asked, marks_of as adopted_marks, stranger, wanted};
 pub use decide::{Action, Decision, ImportOrder, Note, Wants, decide};
 pub use import::stood_still;
+pub use leaving::{Leaving, place};
 pub use left::unfinished_of;
 pub use observed::{
     ClaimView, ClassChoice, ClassFound, CredentialsView, DataVolumeView, FetchView, GoldenView, GrantView, Metadata, Observed,

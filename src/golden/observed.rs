@@ -76,10 +76,14 @@ pub struct Observed {
     pub spooled: Option<SpooledView>,
     /// What the fetch of this image is doing in this process.
     pub fetch: FetchView,
+    /// The size of the disk that is being fetched, as this process saw it at the beginning of the bytes.
+    pub coming_size: Option<DiskSize>,
     /// Upstream's answer to the last check for other bytes, if this process has made one.
     pub upstream: Option<UpstreamView>,
     /// One item per target of the spec, in its order.
     pub targets: Vec<ObservedTarget>,
+    /// The goldens on record that no target of the spec is for any more (R23).
+    pub leaving: Vec<super::Leaving>,
     /// Who uses the image.
     pub usage: super::UsageView,
     /// What may be started now (R11).

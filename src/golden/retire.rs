@@ -32,7 +32,7 @@ pub struct Retirement {
 }
 
 /// How often the blockers in status are looked at again.
-const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(15);
+pub(super) const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// What is to be done while goldens are to go; nothing where they are not.
 pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
@@ -51,7 +51,8 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
     for target in &mut status.targets {
         (target.last_failure, target.next_attempt_time) = (None, None);
     }
-    let half_made: Vec<_> = observed.targets.iter().filter_map(|target| unfinished(observed, target)).collect();
+    let of_leaving = observed.leaving.iter().map(|leaving| &leaving.target);
+    let half_made: Vec<_> = observed.targets.iter().chain(of_leaving).filter_map(|target| unfinished(observed, target)).collect();
     if retirement.blockers.is_none() {
         after_status.extend(half_made.iter().flat_map(|(golden, volume)| {
             // An import that has not ended holds nothing that anybody could lose.
@@ -105,7 +106,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
 }
 
 /// The target's DataVolume, where its import has not ended. What was Ready once goes by the fence and by nothing else.
-fn unfinished<'a>(observed: &Observed, target: &'a super::ObservedTarget) -> Option<(&'a GoldenName, &'a DataVolumeView)> {
+pub(super) fn unfinished<'a>(observed: &Observed, target: &'a super::ObservedTarget) -> Option<(&'a GoldenName, &'a DataVolumeView)> {
     let (golden, volume) = (target.name.as_ref()?, target.golden.volume.as_ref()?);
     // A golden that is being made anew has the UID of the former one on record still.
     let is_made = |known: &TargetStatus| {

@@ -56,7 +56,12 @@ pub(super) fn start(
     let mode = modes.as_ref().map_or(VolumeMode::Block, |modes| modes.volume_mode);
     let volume = Volume::new(class.name.as_str(), mode, &class.overheads, class.minimum);
     let Some(Bytes { disk, artifact, size, copies }) = bytes(draft, target, golden, class, volume) else {
-        return TargetState::working(Reason::Fetching, "Waiting for the verified disk.").with_disk();
+        // What is coming cannot be held: told before the transfer, which goes on for the others.
+        let too_small = draft.observed.coming_size.and_then(|coming| golden_size(coming, target.size, class.minimum).err());
+        return match too_small {
+            Some(error) => TargetState::trouble(Reason::SizeTooSmall, format!("The {error}.")).with_disk(),
+            None => TargetState::working(Reason::Fetching, "Waiting for the verified disk.").with_disk(),
+        };
     };
     let needs_disk = copies.is_none();
     let with_disk = |state: TargetState| TargetState { needs_disk, ..state };

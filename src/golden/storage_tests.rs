@@ -90,6 +90,47 @@ fn a_stated_size_below_the_other_golden_is_fetched_again() {
     assert_eq!((reason(&decision).as_str(), order(&decision)), ("SizeTooSmall", None));
 }
 
+/// Known from the first bytes: the target that cannot hold the disk is told before the transfer, which goes on for its sibling.
+#[test]
+fn every_stated_size_is_held_against_the_disk_that_is_coming() {
+    let spec = |size: &str| {
+        json!({
+            "source": { "http": { "url": "https://e.example/a.qcow2" } },
+            "storage": { "targets": [{}, { "storageClassName": "local", "size": size }] },
+        })
+    };
+    let begun = |size: &str| {
+        let mut observed = observed(spec(size));
+        observed.targets[1].class = class("local");
+        observed.status = run(&observed).status;
+        observed.fetch = super::FetchView::Running { percent: None };
+        observed
+    };
+    let mut observed = begun("1Gi");
+    assert_eq!(reason(&run(&observed)), "Fetching");
+    observed.coming_size = Some(spooled().virtual_size);
+    let told = run(&observed);
+    assert_eq!(reason(&told), "SizeTooSmall");
+    assert!(ready(&told).2.contains("needs 4097Mi"), "{told:?}");
+    assert!(!told.after.contains(&Action::CancelFetch), "the sibling needs the disk: {told:?}");
+    let sibling = find_condition(&told.status.targets[0].conditions, ConditionType::Ready).expect("Ready");
+    assert_eq!(sibling.reason, "Fetching");
+    // The attempt fails, and another begins: it stays told.
+    observed.fetch = super::FetchView::Failed { reason: Reason::Unavailable, message: "cut off".into(), retry_after: None };
+    assert_eq!(reason(&run(&observed)), "SizeTooSmall");
+    // The sibling is made from the disk once it is there.
+    observed.fetch = super::FetchView::Idle;
+    observed.spooled = Some(spooled());
+    let made = run(&observed);
+    assert_eq!(order(&made).map(|order| order.class.as_str()), Some("replicated"));
+    let refused = find_condition(&made.status.targets[1].conditions, ConditionType::Ready).expect("Ready");
+    assert_eq!(refused.reason, "SizeTooSmall");
+    // One that can hold it waits for it.
+    let mut observed = begun("8Gi");
+    observed.coming_size = Some(spooled().virtual_size);
+    assert_eq!(reason(&run(&observed)), "Fetching");
+}
+
 #[test]
 fn a_golden_that_is_going_or_was_replaced_is_no_source() {
     for spoil in [

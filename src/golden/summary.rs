@@ -6,6 +6,7 @@ use super::{
     Action, Decision, Note, Observed, UpstreamView, Wants,
     decide::{Draft, after, listing_condition, refused_condition, whole_seconds},
     fetch::FetchState,
+    leaving::Told,
     target::TargetState,
     usage,
 };
@@ -67,7 +68,7 @@ struct Headline {
     terminal: bool,
 }
 
-pub(super) fn finish(mut draft: Draft<'_>, states: &[TargetState], fetch: &FetchState) -> Decision {
+pub(super) fn finish(mut draft: Draft<'_>, states: &[TargetState], fetch: &FetchState, leaving: Told) -> Decision {
     let now = draft.now();
     let generation = draft.observed.metadata.generation;
     for (index, state) in states.iter().enumerate() {
@@ -93,7 +94,7 @@ pub(super) fn finish(mut draft: Draft<'_>, states: &[TargetState], fetch: &Fetch
     accepted(&mut set, &draft, states);
     resolved_and_verified(&mut set, &draft, fetch);
     let all = states.iter().all(|state| state.ready);
-    let any = states.iter().any(|state| state.ready);
+    let any = leaving.is_one_open || states.iter().any(|state| state.ready);
     let worst = states
         .iter()
         .filter(|state| !state.ready)
@@ -113,7 +114,7 @@ pub(super) fn finish(mut draft: Draft<'_>, states: &[TargetState], fetch: &Fetch
     }
     let available = worst.as_ref().filter(|_| !any).map_or(Reason::Ready, |headline| headline.reason);
     set.set(ConditionType::Available, Some(any), available, "");
-    for (kind, reason, message) in joined(states, refused_condition(draft.observed)) {
+    for (kind, reason, message) in joined(states, refused_condition(draft.observed).into_iter().chain(leaving.remarks)) {
         set.set(kind, Some(true), reason, with_remedy(&message, reason));
     }
     if let Some((kind, reason, message)) = listing_condition(&draft.observed.listing) {
@@ -124,7 +125,7 @@ pub(super) fn finish(mut draft: Draft<'_>, states: &[TargetState], fetch: &Fetch
     draft.status.conditions = set.finish();
     Decision {
         before: draft.before,
-        notes: notes(&draft.observed.status, &draft.status),
+        notes: notes(&draft.observed.status, &draft.status).into_iter().chain(leaving.notes).collect(),
         status: draft.status,
         after: draft.after,
         wake: draft.wake,
@@ -133,12 +134,12 @@ pub(super) fn finish(mut draft: Draft<'_>, states: &[TargetState], fetch: &Fetch
 }
 
 /// The remarks on the image itself and on its targets, those of one kind in one text.
-fn joined(states: &[TargetState], own: Option<(ConditionType, Reason, String)>) -> Vec<(ConditionType, Reason, String)> {
-    let mut joined: Vec<(ConditionType, Reason, String)> = own.into_iter().collect();
-    for (kind, reason, message) in states.iter().flat_map(|state| &state.remarks) {
-        match joined.iter_mut().find(|(known, ..)| known == kind) {
+fn joined(states: &[TargetState], own: impl Iterator<Item = (ConditionType, Reason, String)>) -> Vec<(ConditionType, Reason, String)> {
+    let mut joined: Vec<(ConditionType, Reason, String)> = Vec::new();
+    for (kind, reason, message) in own.chain(states.iter().flat_map(|state| state.remarks.iter().cloned())) {
+        match joined.iter_mut().find(|(known, ..)| *known == kind) {
             Some((.., text)) => *text = format!("{text} {message}"),
-            None => joined.push((*kind, *reason, message.clone())),
+            None => joined.push((kind, reason, message)),
         }
     }
     joined

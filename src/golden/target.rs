@@ -1,14 +1,14 @@
 //! One golden of an image: from its class to Ready, and what is wrong when it is not.
 
 use super::{
-    Action, ClassChoice, ClassFound, GrantView, ObservedTarget, adopt,
+    Action, ClaimView, ClassChoice, ClassFound, DataVolumeView, GrantView, Observed, ObservedTarget, adopt,
     decide::Draft,
     import::{running, succeeded},
     start::{name_for, start},
 };
 use crate::{
-    api::{ConditionType, TargetStatus, is_true},
-    model::{Access, GoldenName, Target},
+    api::{ConditionType, GoldenImageStatus, TargetStatus, is_true},
+    model::{Access, GoldenName, Image, Target},
     rules::{
         Reason,
         class::duplicate_class,
@@ -62,7 +62,8 @@ pub(super) fn progress(draft: &mut Draft<'_>) -> Vec<TargetState> {
     let mut next: Vec<TargetStatus> = wanted
         .iter()
         .map(|class| match before.iter().position(|target| target.requested_class == *class) {
-            Some(index) => before.swap_remove(index),
+            // In the order that they had: a status that is not the same is written.
+            Some(index) => before.remove(index),
             None => TargetStatus { requested_class: class.clone(), ..TargetStatus::default() },
         })
         .collect();
@@ -80,10 +81,12 @@ pub(super) fn progress(draft: &mut Draft<'_>) -> Vec<TargetState> {
     let mut states = Vec::new();
     for (index, (target, view)) in image.targets.iter().zip(&observed.targets).enumerate() {
         let mut status = draft.status.targets[index].clone();
-        // The first of two targets of one class keeps it; the later one makes nothing.
-        let twice = status.golden.is_none().then(|| duplicate_class(&resolved[..=index])).flatten();
-        let state = match twice {
-            Some(trouble) => TargetState::trouble(Reason::DuplicateClass, format!("{trouble}.")),
+        // The first of two targets of one class keeps it; the later one makes nothing. So does a golden whose target was taken out.
+        let twice = || duplicate_class(&resolved[..=index]).map(|trouble| format!("{trouble}."));
+        let taken =
+            status.golden.is_none().then(|| twice().or_else(|| still_there(&draft.status, wanted.len(), resolved[index]))).flatten();
+        let state = match taken {
+            Some(trouble) => TargetState::trouble(Reason::DuplicateClass, trouble),
             None => one(draft, target, view, &mut status),
         };
         if !state.trouble {
@@ -96,6 +99,18 @@ pub(super) fn progress(draft: &mut Draft<'_>) -> Vec<TargetState> {
         states.push(state);
     }
     states
+}
+
+/// The golden of a target that was taken out, where it is in this class; `wanted` is how many targets the spec has.
+fn still_there(status: &GoldenImageStatus, wanted: usize, class: Option<&str>) -> Option<String> {
+    let class = class?;
+    let former = status.targets.iter().skip(wanted).find(|former| former.storage_class_name.as_deref() == Some(class))?;
+    let named = match former.requested_class.as_str() {
+        "" => "the cluster's default class",
+        class => class,
+    };
+    let golden = former.golden.as_deref().unwrap_or_default();
+    Some(format!("StorageClass {class} has the golden {golden} already, whose target (for {named}) was taken out: put that back instead."))
 }
 
 fn requested_class(target: &Target) -> String {
@@ -131,6 +146,10 @@ fn remarks(target: &Target, view: &ObservedTarget, status: &TargetStatus, is_rea
         if !class.warnings.is_empty() {
             remark(ConditionType::CloneLimited, Reason::CannotCloneWell, class.warnings.join(". "));
         }
+        if let Some(difference) = made_otherwise(target, status).filter(|_| is_ready) {
+            let told = format!("the golden in StorageClass {} {difference}: it stays as it was made", class.name);
+            remark(ConditionType::EntryEdited, Reason::EntryEdited, told);
+        }
         if let Some(change) = profile_changed(target, class, status).filter(|_| is_ready) {
             remark(ConditionType::ProfileChanged, Reason::ProfileChanged, change);
         }
@@ -145,6 +164,19 @@ fn remarks(target: &Target, view: &ObservedTarget, status: &TargetStatus, is_rea
         remark(ConditionType::InUseByPod, Reason::InUseByPod, pods);
     }
     remarks
+}
+
+/// What a target asks for that its golden was not made with. While the golden is there no target can be edited (R4), but one that was
+/// taken out may be put back with other words.
+fn made_otherwise(target: &Target, status: &TargetStatus) -> Option<String> {
+    if status.adopted == Some(true) {
+        return None;
+    }
+    let made: Option<crate::model::DiskSize> = status.size.as_ref().and_then(|size| size.parse().ok());
+    let size = target.size.zip(made).filter(|(asked, made)| asked > made);
+    let mode = target.volume_mode.map(|mode| mode.to_string()).zip(status.volume_mode.clone()).filter(|(asked, made)| asked != made);
+    let size = size.map(|(asked, made)| format!("has {made}, and its target asks for {asked}"));
+    size.or_else(|| mode.map(|(asked, made)| format!("has volumeMode {made}, and its target asks for {asked}")))
 }
 
 fn profile_changed(target: &Target, class: &ClassFound, status: &TargetStatus) -> Option<String> {
@@ -179,9 +211,7 @@ fn made(draft: &mut Draft<'_>, golden: &GoldenName, uid: String, view: &Observed
     if claim.lost || !claim.bound {
         return Some(TargetState::trouble(Reason::ClaimLost, format!("The PVC {golden} is not bound to its volume any more.")));
     }
-    // A DataVolume that somebody made anew beside the golden's own claim does not control it: CDI does not ask it, and nor do we.
-    let volume = volume.as_ref().filter(|volume| claim.controller.as_ref().is_none_or(|uid| *uid == volume.uid));
-    if let Some(volume) = volume.filter(|volume| volume.phase != "Succeeded") {
+    if let Some(volume) = controlling(view, claim).filter(|volume| volume.phase != "Succeeded") {
         let message = format!("CDI says that the DataVolume {golden} is in phase {:?}, although it was imported.", volume.phase);
         return Some(TargetState::trouble(Reason::ImportFailed, message));
     }
@@ -194,17 +224,39 @@ fn made(draft: &mut Draft<'_>, golden: &GoldenName, uid: String, view: &Observed
     if let Some(disk) = disk.filter(|_| view.golden.grant != GrantView::Refused) {
         draft.after.push(Action::Refuse { golden: golden.clone(), disk });
     }
-    // Who may clone it is on the golden too, because its image may go before it does (R18, R24).
-    let says_who = |found: &Option<String>| Access::read(found.as_deref()).as_ref() == Some(&draft.image.access);
-    let is_marked = claim.ours && says_who(&claim.access);
-    if !is_marked || volume.is_some_and(|volume| !volume.ours || !says_who(&volume.access)) {
-        let (golden, claim_uid, volume_uid) = (golden.clone(), claim.uid.clone(), volume.map(|volume| volume.uid.clone()));
-        draft.after.push(match status.adopted {
-            Some(true) => Action::Adopt { golden, claim_uid, volume_uid },
-            _ => Action::Mark { golden, claim_uid, volume_uid },
-        });
-    }
+    draft.after.extend(missing_marks(draft.image, golden, view, status));
     Some(TargetState::ready())
+}
+
+/// The DataVolume of a golden's claim. One that somebody made anew beside it does not control it: CDI does not ask it, and nor do we.
+fn controlling<'a>(view: &'a ObservedTarget, claim: &ClaimView) -> Option<&'a DataVolumeView> {
+    view.golden.volume.as_ref().filter(|volume| claim.controller.as_ref().is_none_or(|uid| *uid == volume.uid))
+}
+
+/// Our marks on a golden on record, where it lacks any. Who may clone it is among them, because its image may go before it does (R18, R24).
+pub(super) fn missing_marks(image: &Image, golden: &GoldenName, view: &ObservedTarget, status: &TargetStatus) -> Option<Action> {
+    let is_recorded = |claim: &&ClaimView| status.claim_uid.as_ref() == Some(&claim.uid) && status.started_time.is_none();
+    let claim = view.golden.claim.as_ref().filter(is_recorded).filter(|claim| !claim.terminating)?;
+    let volume = controlling(view, claim);
+    let says_who = |found: &Option<String>| Access::read(found.as_deref()).as_ref() == Some(&image.access);
+    let is_marked = claim.ours && says_who(&claim.access);
+    if is_marked && volume.is_none_or(|volume| volume.ours && says_who(&volume.access)) {
+        return None;
+    }
+    let (golden, claim_uid, volume_uid) = (golden.clone(), claim.uid.clone(), volume.map(|volume| volume.uid.clone()));
+    Some(match status.adopted {
+        Some(true) => Action::Adopt { golden, claim_uid, volume_uid },
+        _ => Action::Mark { golden, claim_uid, volume_uid },
+    })
+}
+
+/// The marks that goldens on record lack, for an image that is not worked on: a golden that is there says whom it is for, whatever
+/// keeps others from being made.
+pub(super) fn marks_of_all(image: &Image, observed: &Observed) -> Vec<Action> {
+    let record = |name: &GoldenName| observed.status.targets.iter().find(|known| known.golden.as_deref() == Some(name.as_str()));
+    let of_leaving = observed.leaving.iter().map(|leaving| &leaving.target);
+    let views = observed.targets.iter().chain(of_leaving);
+    views.filter_map(|view| missing_marks(image, view.name.as_ref()?, view, record(view.name.as_ref()?)?)).collect()
 }
 
 /// A golden that is to be made, or is being made.

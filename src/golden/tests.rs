@@ -51,6 +51,7 @@ pub(super) fn observed(spec: Value) -> Observed {
         cdi_installed: true,
         spooled: None,
         fetch: FetchView::Idle,
+        coming_size: None,
         upstream: None,
         targets: vec![
             ObservedTarget {
@@ -62,6 +63,7 @@ pub(super) fn observed(spec: Value) -> Observed {
             };
             targets
         ],
+        leaving: Vec::new(),
         usage: UsageView::NotCounted,
         retirement: Retirement::default(),
         refused: None,
@@ -715,6 +717,26 @@ fn r18_who_may_clone_is_on_the_golden_too() {
     // Opened again: the mark goes with it.
     observed.image = made().image;
     assert_eq!(marks(&observed), 1);
+}
+
+/// R18: edited while nothing enforces it, what is there says at once whom it is for, and nothing else is done.
+#[test]
+fn r18_what_is_made_already_says_whom_it_is_for_before_that_is_enforced() {
+    let few = json!({ "policy": "Selected", "namespaceSelector": { "matchLabels": { "licensed": "yes" } } });
+    let mut observed = made();
+    observed.targets[0].name = observed.status.targets[0].golden.as_ref().and_then(|name| name.parse().ok());
+    observed.image = private(few).image;
+    let told = run(&observed);
+    assert_eq!(reason(&told), "AccessNotEnforced");
+    assert!(matches!(&told.after[..], [Action::Mark { claim_uid, volume_uid: Some(_), .. }] if claim_uid == "pvc"), "{told:?}");
+    assert!(is_true(&told.status.conditions, ConditionType::Available), "it is there, and nothing pretends that it is not");
+    let written = observed.image.as_ref().expect("good").access.written();
+    observed.targets[0].golden.claim.as_mut().expect("claim").access = Some(written.clone());
+    observed.targets[0].golden.volume.as_mut().expect("volume").access = Some(written);
+    assert_eq!(run(&observed).after, []);
+    // What stands under the name is another volume: not ours to mark.
+    observed.targets[0].golden.claim = Some(ClaimView { uid: "other".into(), ..claim() });
+    assert_eq!(run(&observed).after, []);
 }
 
 #[test]

@@ -16,7 +16,9 @@ pub struct FrozenChange {
 /// R4: the edits of frozen fields from `old` to `new`. A quantity spelled another way is no edit; `digest` may be set once.
 ///
 /// `is_made` says of a class, as a target names it (empty: the default one), whether its golden exists, which freezes that target;
-/// before, it may still be corrected or taken away, whatever its siblings are.
+/// before, it may still be corrected or taken away, whatever its siblings are. A frozen target may be taken out, which has its golden
+/// go (R23), but by no edit that adds another: that would be its class changed, and the golden that pools name gone for one of
+/// another name.
 pub fn frozen_changes(old: &Image, new: &Image, is_made: impl Fn(&str) -> bool) -> Vec<FrozenChange> {
     let mut changes = Vec::new();
     let mut compare = |field: &str, old: String, new: String| {
@@ -36,9 +38,11 @@ pub fn frozen_changes(old: &Image, new: &Image, is_made: impl Fn(&str) -> bool) 
     }
     let usages = |image: &Image| image.usages.iter().map(|usage| usage.as_str()).collect::<Vec<_>>().join(", ");
     compare("usages", usages(old), usages(new));
+    let adds_a_class = new.targets.iter().any(|target| old.targets.iter().all(|known| known.class != target.class));
     for target in old.targets.iter().filter(|target| is_made(target.class.as_ref().map_or("", |class| class.as_str()))) {
         let class = target.class.as_ref().map_or("the default class", |class| class.as_str());
         match new.targets.iter().find(|other| other.class == target.class) {
+            None if !adds_a_class => {}
             None => compare(&format!("storage.targets ({class})"), describe(target), "removed".to_owned()),
             Some(other) => compare(&format!("storage.targets ({class})"), describe(target), describe(other)),
         }
@@ -224,7 +228,26 @@ mod tests {
         let is_made = |class: &str| class.is_empty();
         assert_eq!(frozen_changes(&old, &with(json!([{}, { "storageClassName": "local" }])), is_made), []);
         assert_eq!(frozen_changes(&old, &with(json!([{}])), is_made), []);
-        let changes = frozen_changes(&old, &with(json!([{ "storageClassName": "lokal" }])), is_made);
+        let changes = frozen_changes(&old, &with(json!([{ "storageClassName": "other" }])), is_made);
         assert_eq!(changes.iter().map(|change| change.field.as_str()).collect::<Vec<_>>(), ["storage.targets (the default class)"]);
+    }
+
+    /// Taken out, a target's golden goes through the fence; exchanged, it was edited.
+    #[rstest]
+    #[case::taken_out(json!([{}, { "storageClassName": "a" }]), json!([{}]), &[])]
+    #[case::the_first(json!([{ "size": "6Gi" }, { "storageClassName": "a" }]), json!([{ "storageClassName": "a" }]), &[])]
+    #[case::the_rest_as_it_was(json!([{}, { "storageClassName": "a" }]), json!(null), &[])]
+    #[case::all_but_one(json!([{}, { "storageClassName": "a" }, { "storageClassName": "b" }]), json!([{ "storageClassName": "b" }]), &[])]
+    #[case::exchanged(json!([{}, { "storageClassName": "a" }]), json!([{}, { "storageClassName": "b" }]), &["storage.targets (a)"])]
+    #[case::the_default_spelled_out(json!([{}]), json!([{ "storageClassName": "a" }]), &["storage.targets (the default class)"])]
+    #[case::no_more_classes(json!([{ "storageClassName": "a" }]), json!(null), &["storage.targets (a)"])]
+    #[case::and_another_edited(json!([{}, { "storageClassName": "a" }]), json!([{ "size": "7Gi" }]), &["storage.targets (the default class)"])]
+    fn r4_a_made_target_may_be_taken_out_and_not_exchanged(#[case] old: Value, #[case] new: Value, #[case] fields: &[&str]) {
+        let with = |targets: Value| match targets {
+            Value::Null => http(URL, json!({})),
+            targets => http(URL, json!({ "storage": { "targets": targets } })),
+        };
+        let changes = frozen_changes(&with(old), &with(new), |_| true);
+        assert_eq!(changes.iter().map(|change| change.field.as_str()).collect::<Vec<_>>(), fields);
     }
 }

@@ -17,6 +17,7 @@ pub mod fence;
 pub mod freeze;
 pub mod golden;
 mod import;
+pub mod leaving;
 pub mod marks;
 pub mod modes;
 pub mod pods;

@@ -96,9 +96,14 @@ edit.rs), which holds them too. e2e/charts/entries.yaml is run by both. Template
 {{- range $target := dig "status" "targets" list .object -}}
 {{-   if get $target "golden" -}}{{- $made = append $made (get $target "requestedClass") -}}{{- end -}}
 {{- end -}}
+{{- /* A target that is made may be taken out, by no edit that adds another. */ -}}
+{{- $had := list -}}
+{{- range $target := $old.targets -}}{{- $had = append $had $target.class -}}{{- end -}}
+{{- $adds := false -}}
+{{- range $target := $new.targets -}}{{- if not (has $target.class $had) -}}{{- $adds = true -}}{{- end -}}{{- end -}}
 {{- range $target := $old.targets -}}
 {{-   if has $target.class $made -}}
-{{-     $text := "removed" -}}
+{{-     $text := ternary "removed" $target.text $adds -}}
 {{-     range $other := $new.targets -}}{{- if eq $other.class $target.class -}}{{- $text = $other.text -}}{{- end -}}{{- end -}}
 {{-     if ne $text $target.text -}}
 {{-       $changes = append $changes (printf "`storage.targets (%s)`: %s → %s" ($target.class | default "the default class") $target.text $text) -}}

@@ -9,8 +9,10 @@ use super::Term;
 use crate::{
     api::{DeletionPolicy, GoldenImage, GoldenImageStatus, parse_image},
     catalog::Listing,
-    golden::{self, CredentialsView, Metadata, Observed, Permits, Reference, Retirement, SpooledView, manifest::FINALIZER, observe},
-    model::{Digest, DiskSize, GoldenName, Identity, Image},
+    golden::{
+        self, CredentialsView, Leaving, Metadata, Observed, Permits, Reference, Retirement, SpooledView, manifest::FINALIZER, observe,
+    },
+    model::{Digest, DiskSize, GoldenName, Identity, Image, Target},
     rules::{ImporterFacts, Reason, marks},
     spool::{Grant, Record, Verified},
     world::ledger::{GoldenKey, Storage},
@@ -25,7 +27,7 @@ impl Term {
         let parsed = parse_image(object);
         let resolved = status.schematic_id.as_ref().and_then(|id| id.parse().ok());
         let identity = parsed.as_ref().ok().and_then(|image| image.identity(resolved.as_ref()));
-        let mut targets = Vec::new();
+        let (mut targets, mut leaving) = (Vec::new(), Vec::new());
         if let Ok(image) = &parsed {
             let storage = observe::Storage::of(cluster);
             for spec in &image.targets {
@@ -33,6 +35,22 @@ impl Term {
                 target.taken_by = target.name.as_ref().and_then(|golden| self.shared.index.owner_before(&name, golden.as_str()));
                 self.observe_importer(&mut target, uid, &status, now);
                 targets.push(target);
+            }
+            for record in status.without_target(image) {
+                let former = Target { class: record.requested_class.parse().ok(), ..Target::default() };
+                let mut target = observe::target(cluster, &self.shared.catalog, image, &former, &status, &storage);
+                // What is there and cannot be read is not gone.
+                let is_odd = |golden: &GoldenName| {
+                    let (catalog, golden) = (&self.shared.catalog, golden.as_str());
+                    cluster.claims.odd(catalog, golden).is_some() || cluster.volumes.odd(catalog, golden).is_some()
+                };
+                if target.name.as_ref().is_none_or(is_odd) {
+                    continue;
+                }
+                self.observe_importer(&mut target, uid, &status, now);
+                // Without the identity: a worker class names the image, which has another golden.
+                let blockers = target.name.as_ref().and_then(|golden| self.blockers(golden.as_str(), None));
+                leaving.push(Leaving { requested_class: record.requested_class.clone(), target, blockers });
             }
         }
         // A digest given later, or by a re-created image, is held against what the spool has (R9).
@@ -56,6 +74,7 @@ impl Term {
             cdi_installed: cluster.volumes.state() != crate::world::StoreState::NotInstalled,
             spooled,
             fetch: self.jobs.view(uid),
+            coming_size: self.jobs.size(uid),
             upstream: self.memory.with(uid, |image| image.upstream.clone()),
             listing: match &*self.shared.listings.read().unwrap_or_else(PoisonError::into_inner) {
                 Some(known) => known.get(&name).cloned().unwrap_or_default(),
@@ -68,6 +87,19 @@ impl Term {
             image: parsed,
             status,
             targets,
+            leaving,
+        }
+    }
+
+    /// Who needs a golden, in words; nobody, or why that is not known.
+    fn blockers(&self, golden: &str, identity: Option<&String>) -> Option<String> {
+        let classes = observe::classes(&self.shared.cluster);
+        let independent = &self.shared.usage.settings().independent_classes;
+        let storage = Storage { classes: &classes, independent, now: Timestamp::now().as_second() };
+        let identity: Option<Identity> = identity.and_then(|identity| identity.parse().ok());
+        match self.shared.consumers.read().consumers(GoldenKey { name: golden, identity: identity.as_ref() }, storage) {
+            Ok(consumers) => consumers.blockers(10),
+            Err(unknown) => Some(format!("who needs {golden} is not known now ({unknown})")),
         }
     }
 
@@ -105,12 +137,7 @@ impl Term {
             target.golden.volume.as_ref().is_some_and(|volume| volume.ours) || target.golden.claim.as_ref().is_some_and(|claim| claim.ours)
         };
         retirement.is_left = targets.iter().any(is_made);
-        let classes = observe::classes(cluster);
-        let independent = &self.shared.usage.settings().independent_classes;
-        let storage = Storage { classes: &classes, independent, now: Timestamp::now().as_second() };
         let status = object.status.clone().unwrap_or_default();
-        let identity: Option<Identity> = status.identity.as_ref().and_then(|identity| identity.parse().ok());
-        let ledger = self.shared.consumers.read();
         let mut blockers = Vec::new();
         // By record, and what stands there when the record was lost.
         let recorded = status.targets.iter().filter_map(|target| target.golden.as_deref());
@@ -123,10 +150,7 @@ impl Term {
                 continue;
             }
             retirement.is_left = true;
-            match ledger.consumers(GoldenKey { name: golden, identity: identity.as_ref() }, storage) {
-                Ok(consumers) => blockers.extend(consumers.blockers(10)),
-                Err(unknown) => blockers.push(format!("who needs {golden} is not known now ({unknown})")),
-            }
+            blockers.extend(self.blockers(golden, status.identity.as_ref()));
         }
         retirement.blockers = (!blockers.is_empty()).then(|| blockers.join("; "));
         retirement

@@ -63,10 +63,6 @@ impl Term {
         let schematic_id = status.schematic_id.as_ref().and_then(|id| id.parse().ok());
         let Some(identity) = image.identity(schematic_id.as_ref()) else { return };
         let (intake, metrics) = (self.shared.intake.clone(), Arc::clone(&self.shared.metrics));
-        let fits: crate::intake::Fits = Arc::new(move |disk| match largest_target {
-            Some(largest) => golden_size(disk, Some(largest), None).map(drop).map_err(|error| format!("The {error}.")),
-            None => Ok(()),
-        });
         let secret = self.secret_of(image);
         let mut request = IntakeRequest {
             identity,
@@ -75,10 +71,19 @@ impl Term {
             digest: image.digest,
             ca_bundle: self.ca_bundle(image),
             credentials: Vec::new(),
-            fits,
+            fits: Arc::new(|_| Ok(())),
         };
         let name = image.name.to_string();
         self.jobs.start(uid, image.name.as_str(), |told, cancel| async move {
+            // A disk that no target can hold is not fetched; one that some cannot hold is told to the others' decision.
+            let teller = told.clone();
+            request.fits = Arc::new(move |disk| {
+                teller.tell_size(disk);
+                match largest_target {
+                    Some(largest) => golden_size(disk, Some(largest), None).map(drop).map_err(|error| format!("The {error}.")),
+                    None => Ok(()),
+                }
+            });
             request.credentials = match secret.read().await {
                 Ok(credentials) => credentials,
                 Err(error) => {

@@ -1,0 +1,77 @@
+//! R11: at most so many at once, oldest first, and one import that fails over and over never starves the rest.
+
+use std::time::Duration;
+
+use golden_catalog::api::GoldenImage;
+use serde_json::json;
+
+use super::{
+    cdi::{Behaviour, What},
+    harness::{self, Daemon},
+    scene::Scene,
+    stage::CATALOG,
+};
+
+fn golden(name: &str) -> String {
+    format!("vm-default-images-{name}")
+}
+
+/// Waits until an image has its disk and stands in the line of imports.
+async fn in_line(scene: &Scene<'_>, name: &str) {
+    harness::until(scene.stage.images(), name, "it waits for its turn to be imported", |image: &GoldenImage| {
+        harness::condition(image, "Ready")
+            .is_some_and(|ready| ready.reason == "Queued" && ready.message.contains("other images are being imported"))
+    })
+    .await;
+}
+
+/// The one slot is held by an import that stands still, then fails, and fails again: the others get it in the order of their age.
+pub async fn the_oldest_comes_first_and_a_stuck_one_starves_nobody(scene: &Scene<'_>, daemon: Daemon) -> Daemon {
+    daemon.terminate(Duration::from_secs(40)).await.expect("it ends when asked to");
+    drop(daemon);
+    let daemon = scene.stage.daemon_with("paced", &json!({ "maxConcurrentImports": 1, "importDeadline": "10m", "importAttempts": 9 }));
+    daemon.ready().await;
+    // By name they would come in the other order.
+    let (stuck, rest) = ("paced-z", ["paced-c", "paced-b", "paced-a"]);
+    scene.stage.cdi.script(&golden(stuck), Behaviour::StuckAt(30.0));
+    scene.disk(stuck, 70);
+    scene.image(stuck, json!([{}])).await;
+    scene.stage.until_reason(stuck, "Importing").await;
+    for (name, seed) in rest.iter().zip(71..) {
+        scene.disk(name, seed);
+        // Kubernetes tells ages in whole seconds.
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        scene.image(name, json!([{}])).await;
+    }
+    for name in rest {
+        in_line(scene, name).await;
+        assert!(scene.volumes().await.get_opt(&golden(name)).await.expect("asked").is_none(), "one at a time");
+    }
+    let is_at_work = |did: &[What]| did.iter().any(|what| matches!(what, What::Request { method: "GET", status: 200, .. }));
+    scene.stage.cdi.until_journal(CATALOG, &golden(stuck), is_at_work).await;
+    let before = scene.stage.cdi.journal().len();
+    scene.stage.cdi.script(&golden(stuck), Behaviour::Fatal { message: "the disk is odd".into() });
+    scene.stage.cdi.kill_importer(CATALOG, &golden(stuck)).await;
+    for name in rest {
+        scene.stage.until(name, "Ready", "True").await;
+    }
+    // It had its next turn behind those that had none before.
+    harness::until(scene.stage.images(), stuck, "its second attempt has failed too", |image: &GoldenImage| {
+        let target = image.status.as_ref().and_then(|status| status.targets.first().cloned()).unwrap_or_default();
+        target.attempts >= 2 && target.started_time.is_none() && target.last_failure.is_some()
+    })
+    .await;
+    let journal = scene.stage.cdi.journal();
+    // The first importer of a claim.
+    let begun = |name: &str| {
+        let mut entries = journal.iter().enumerate().skip(before);
+        let first = entries.find(|(_, entry)| entry.key.name == golden(name) && entry.what == What::Attempt(1));
+        first.map(|(at, _)| at).unwrap_or_else(|| panic!("{name} was begun"))
+    };
+    let order: Vec<_> = rest.into_iter().chain([stuck]).map(begun).collect();
+    assert!(order.is_sorted(), "{rest:?} and then {stuck} began at {order:?}");
+    scene.stage.cdi.unscript(&golden(stuck));
+    scene.retry(stuck, "1").await;
+    scene.stage.until(stuck, "Ready", "True").await;
+    daemon
+}

@@ -1,0 +1,212 @@
+//! Targets that are taken out of the spec, told as decisions (R23).
+
+use serde_json::json;
+
+use super::{
+    Action, ClaimView, DataVolumeView, GoldenView, Leaving, Observed, ObservedTarget,
+    tests::{claim, class, made, observed, ready, reason, run, spooled, volume},
+};
+use crate::{
+    api::{ConditionType, TargetStatus, find_condition, is_true},
+    rules::Reason,
+};
+
+const LOCAL: &str = "vm-default-images-a-local";
+
+/// Ready in the default class; the target for `local` was taken out, and its golden is there.
+fn leaving() -> Observed {
+    let mut observed = made();
+    observed.status.targets.push(TargetStatus {
+        requested_class: "local".into(),
+        storage_class_name: Some("local".into()),
+        golden: Some(LOCAL.into()),
+        claim_uid: Some("pvc-local".into()),
+        attempts: 1,
+        ..TargetStatus::default()
+    });
+    observed.leaving = vec![Leaving {
+        requested_class: "local".into(),
+        target: ObservedTarget {
+            name: LOCAL.parse().ok(),
+            taken_by: None,
+            class: class("local"),
+            golden: GoldenView {
+                volume: Some(DataVolumeView { uid: "dv-local".into(), ..volume("Succeeded") }),
+                claim: Some(ClaimView { uid: "pvc-local".into(), class: Some("local".into()), ..claim() }),
+                ..GoldenView::default()
+            },
+            quotas: Vec::new(),
+        },
+        blockers: None,
+    }];
+    observed
+}
+
+fn record(decision: &super::Decision) -> Option<&TargetStatus> {
+    decision.status.targets.iter().find(|target| target.requested_class == "local")
+}
+
+#[test]
+fn r23_a_golden_that_leaves_is_told_with_who_needs_it_and_its_siblings_stay_ready() {
+    let mut observed = leaving();
+    observed.leaving[0].blockers = Some("tenant-a/VMDisk/db".into());
+    let decision = run(&observed);
+    assert_eq!((ready(&decision).0.as_str(), decision.after.len()), ("True", 0), "{decision:?}");
+    let record = record(&decision).expect("on record").clone();
+    for conditions in [&record.conditions, &decision.status.conditions] {
+        let told = find_condition(conditions, ConditionType::Retiring).expect("told");
+        assert!(told.message.contains(LOCAL) && told.message.contains("tenant-a/VMDisk/db"), "{}", told.message);
+    }
+    assert_eq!(find_condition(&record.conditions, ConditionType::Ready).map(|ready| ready.status.as_str()), Some("False"));
+    assert!(decision.notes.iter().any(|note| note.reason == Reason::Retiring), "{:?}", decision.notes);
+    assert!(decision.wake.is_some(), "looked at again");
+    // Told once; the same seen again is no write.
+    observed.status = decision.status.clone();
+    let again = run(&observed);
+    assert_eq!((again.status == decision.status, again.notes.len(), again.after.len()), (true, 0, 0), "{again:?}");
+}
+
+/// Two that leave: their records keep their order, so that what did not change is not written.
+#[test]
+fn r23_two_that_leave_are_told_in_one_text_and_nothing_is_written_twice() {
+    let mut observed = leaving();
+    let mut other = observed.leaving[0].clone();
+    let mut record = observed.status.targets[1].clone();
+    let name = "vm-default-images-a-other";
+    other.requested_class = "other".into();
+    (other.target.name, other.blockers) = (name.parse().ok(), Some("tenant-b/VMDisk/db".into()));
+    other.target.golden.claim.as_mut().expect("claim").uid = "pvc-other".into();
+    (record.requested_class, record.storage_class_name) = ("other".into(), Some("other".into()));
+    (record.golden, record.claim_uid) = (Some(name.into()), Some("pvc-other".into()));
+    observed.status.targets.push(record);
+    observed.leaving.push(other);
+    let first = run(&observed);
+    let told = find_condition(&first.status.conditions, ConditionType::Retiring).expect("told");
+    assert!(told.message.contains(LOCAL) && told.message.contains(name), "{}", told.message);
+    assert_eq!(told.message.matches("`golden-catalog consumers` shows").count(), 1, "{}", told.message);
+    for _ in 0..3 {
+        observed.status = first.status.clone();
+        assert_eq!(run(&observed).status, first.status);
+    }
+}
+
+#[test]
+fn r23_its_record_goes_with_it() {
+    let mut observed = leaving();
+    observed.status = run(&observed).status;
+    observed.leaving[0].target.golden = GoldenView::default();
+    let gone = run(&observed);
+    assert_eq!((record(&gone), ready(&gone).0.as_str(), gone.after.len()), (None, "True", 0), "{gone:?}");
+    assert!(!is_true(&gone.status.conditions, ConditionType::Retiring));
+    assert!(gone.notes.iter().any(|note| note.reason == Reason::Retired && note.message.contains(LOCAL)), "{:?}", gone.notes);
+}
+
+/// Back in the spec, what is left of leaving is gone, and the golden is the one that it was.
+#[test]
+fn r23_a_target_that_is_put_back_has_its_golden_again() {
+    let mut observed = leaving();
+    observed.status = run(&observed).status;
+    let left = observed.leaving.remove(0).target;
+    let mut back = self::observed(json!({
+        "source": { "http": { "url": "https://e.example/a.qcow2" } }, "storage": { "targets": [{}, { "storageClassName": "local" }] },
+    }));
+    back.status = observed.status;
+    back.upstream = observed.upstream;
+    back.targets = vec![observed.targets[0].clone(), left.clone()];
+    let decision = run(&back);
+    assert_eq!(ready(&decision).0, "True", "{decision:?}");
+    let record = record(&decision).expect("on record");
+    assert_eq!((record.claim_uid.as_deref(), record.attempts), (Some("pvc-local"), 1));
+    assert!(
+        find_condition(&record.conditions, ConditionType::Retiring).is_none()
+            && !is_true(&decision.status.conditions, ConditionType::Retiring)
+    );
+    // Put back with other words it stays as it was made, and that is told.
+    let mut larger = self::observed(json!({
+        "source": { "http": { "url": "https://e.example/a.qcow2" } },
+        "storage": { "targets": [{}, { "storageClassName": "local", "size": "9Gi" }] },
+    }));
+    larger.status = back.status;
+    larger.status.targets[1].size = Some("4097Mi".into());
+    (larger.upstream, larger.targets) = (back.upstream, back.targets);
+    let decision = run(&larger);
+    let told = find_condition(&decision.status.conditions, ConditionType::EntryEdited).expect("told");
+    assert!(told.message.contains("4097Mi") && told.message.contains("9Gi") && ready(&decision).0 == "True", "{}", told.message);
+}
+
+/// Nothing else has the disk for sure: it stays open to all.
+#[test]
+fn r23_the_last_golden_that_can_be_cloned_stays_until_another_one_can() {
+    let mut observed = leaving();
+    observed.targets[0].golden = GoldenView::default();
+    observed.spooled = Some(spooled());
+    let decision = run(&observed);
+    assert_eq!(reason(&decision), "Importing");
+    assert!(is_true(&decision.status.conditions, ConditionType::Available), "{decision:?}");
+    let record = record(&decision).expect("on record");
+    assert!(is_true(&record.conditions, ConditionType::Ready));
+    let told = find_condition(&decision.status.conditions, ConditionType::Retiring).expect("told");
+    assert!(told.message.contains("until another golden of the image is Ready"), "{}", told.message);
+}
+
+#[test]
+fn r23_what_was_never_finished_is_given_up_unless_somebody_waits_for_it() {
+    let mut observed = leaving();
+    let record = observed.status.targets.last_mut().expect("record");
+    (record.claim_uid, record.started_time) = (None, Some(super::decide::whole_seconds(super::tests::now())));
+    observed.leaving[0].target.golden.volume = Some(DataVolumeView { uid: "dv-local".into(), ..volume("ImportInProgress") });
+    observed.leaving[0].target.golden.claim = None;
+    let gives_up = |decision: &super::Decision| {
+        decision.after.iter().any(|action| matches!(action, Action::DeleteVolume { uid, .. } if uid == "dv-local"))
+    };
+    observed.leaving[0].blockers = Some("tenant-a/VMDisk/db".into());
+    let waits = run(&observed);
+    assert!(!gives_up(&waits) && ready(&waits).0 == "True", "{waits:?}");
+    let told = find_condition(&waits.status.conditions, ConditionType::Retiring).expect("told");
+    assert!(told.message.contains("was not made yet") && told.message.contains("tenant-a/VMDisk/db"), "{}", told.message);
+    observed.leaving[0].blockers = None;
+    let free = run(&observed);
+    assert!(gives_up(&free) && free.after.iter().any(|action| matches!(action, Action::DeleteHeaders { .. })), "{free:?}");
+    // Gone: nothing of it is left when its record is.
+    let mut gone = observed.clone();
+    gone.leaving[0].target.golden = GoldenView::default();
+    let gone = run(&gone);
+    assert!(self::record(&gone).is_none() && matches!(gone.before[..], [Action::DeleteHeaders { .. }]), "{gone:?}");
+    // It ends at that very moment: on record like any other, and left to the fence.
+    observed.leaving[0].target.golden.volume = Some(DataVolumeView { uid: "dv-local".into(), ..volume("Succeeded") });
+    observed.leaving[0].target.golden.claim = Some(ClaimView { uid: "pvc-local".into(), class: Some("local".into()), ..claim() });
+    let done = run(&observed);
+    assert!(!gives_up(&done), "{done:?}");
+    assert_eq!(self::record(&done).and_then(|record| record.claim_uid.as_deref()), Some("pvc-local"));
+    assert!(done.before.iter().any(|action| matches!(action, Action::DeleteHeaders { .. })), "{done:?}");
+}
+
+/// Two goldens of one class would be one too many: the one that is there is named.
+#[test]
+fn r23_a_target_for_the_class_of_one_that_leaves_makes_nothing() {
+    let mut observed = self::observed(json!({
+        "source": { "http": { "url": "https://e.example/a.qcow2" } },
+        "storage": { "targets": [{ "storageClassName": "replicated" }] },
+    }));
+    let former = made();
+    observed.status = former.status.clone();
+    observed.spooled = Some(spooled());
+    observed.upstream = former.upstream.clone();
+    let mut target = former.targets[0].clone();
+    target.name = "vm-default-images-a".parse().ok();
+    observed.leaving = vec![Leaving { requested_class: String::new(), target, blockers: None }];
+    let decision = run(&observed);
+    assert_eq!(reason(&decision), "DuplicateClass");
+    assert!(ready(&decision).2.contains("put that back instead"), "{decision:?}");
+    assert!(!decision.after.iter().any(|action| matches!(action, Action::CreateVolume(_))), "{decision:?}");
+    assert!(is_true(&decision.status.conditions, ConditionType::Available), "the former one can be cloned still");
+}
+
+/// Our mark was taken off by hand: the fence keeps to it, so it is put back.
+#[test]
+fn r23_a_golden_that_leaves_keeps_its_mark() {
+    let mut observed = leaving();
+    observed.leaving[0].target.golden.claim.as_mut().expect("claim").ours = false;
+    let decision = run(&observed);
+    assert!(matches!(&decision.after[..], [Action::Mark { claim_uid, .. }] if claim_uid == "pvc-local"), "{decision:?}");
+}

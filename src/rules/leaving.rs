@@ -1,0 +1,95 @@
+//! R23 for one golden of an image: what becomes of it when its target is taken out of the spec.
+
+/// A golden on record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recorded<'a> {
+    /// The class as its target named it; empty for the cluster's default.
+    pub requested_class: &'a str,
+    /// Whether it can be cloned.
+    pub is_ready: bool,
+}
+
+/// How a golden stands to the targets of its image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A target names its class.
+    Wanted,
+    /// No target does, and none of those there are can be cloned: it stays open to all, because the image would be lost with it, or
+    /// have to be fetched again from an upstream that may have lost it too.
+    Last,
+    /// No target does: it goes through the fence, when nothing needs it any more.
+    Leaving,
+}
+
+impl Place {
+    /// The place of the golden of `requested_class`, among the goldens on record and the classes that the targets name.
+    pub fn of(requested_class: &str, recorded: &[Recorded<'_>], wanted: &[&str]) -> Self {
+        if wanted.contains(&requested_class) {
+            return Self::Wanted;
+        }
+        match recorded.iter().any(|golden| golden.is_ready && wanted.contains(&golden.requested_class)) {
+            true => Self::Leaving,
+            false => Self::Last,
+        }
+    }
+}
+
+/// What is told of a golden whose target was taken out. `blockers` is who needs it, in words, or why that is not known.
+pub fn leaving_message(golden: &str, class: &str, place: Place, is_made: bool, blockers: Option<&str>) -> String {
+    let what = format!("The target for StorageClass {class} was taken out");
+    match (place, is_made, blockers) {
+        (Place::Wanted, ..) => String::new(),
+        (Place::Last, true, _) => {
+            format!(
+                "{what}; its golden {golden} stays, and can be cloned, until another golden of the image is Ready: nothing else has the disk for sure."
+            )
+        }
+        (_, false, None) => format!("{what}; its golden {golden} was not made yet, and is given up."),
+        (_, false, Some(blockers)) => {
+            format!("{what}; its golden {golden} was not made yet, and is given up when nothing waits for it: {blockers}.")
+        }
+        (Place::Leaving, true, None) => format!("{what}; nothing is seen to need its golden {golden}, which goes when that is certain."),
+        (Place::Leaving, true, Some(blockers)) => {
+            format!(
+                "{what}; no new pools are let in to its golden {golden}, which goes by itself when nothing needs it any more: {blockers}."
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::named("local", &[("", true), ("local", true)], &["", "local"], Place::Wanted)]
+    #[case::named_and_not_ready("", &[("", false)], &[""], Place::Wanted)]
+    #[case::taken_out("local", &[("", true), ("local", true)], &[""], Place::Leaving)]
+    #[case::the_first_taken_out("", &[("", true), ("local", true)], &["local"], Place::Leaving)]
+    #[case::the_other_is_not_ready("", &[("", true), ("local", false)], &["local"], Place::Last)]
+    #[case::the_other_is_not_begun("", &[("", true)], &["local"], Place::Last)]
+    #[case::the_only_ready_one_is_taken_out_too("a", &[("a", true), ("b", true)], &["c"], Place::Last)]
+    fn r23_a_golden_without_a_target_goes_when_another_can_stand_in(
+        #[case] class: &str,
+        #[case] recorded: &[(&str, bool)],
+        #[case] wanted: &[&str],
+        #[case] expected: Place,
+    ) {
+        let recorded: Vec<_> =
+            recorded.iter().map(|(requested_class, is_ready)| Recorded { requested_class, is_ready: *is_ready }).collect();
+        assert_eq!(Place::of(class, &recorded, wanted), expected);
+    }
+
+    #[test]
+    fn r23_who_is_waited_for_is_named() {
+        let told = leaving_message("g-local", "local", Place::Leaving, true, Some("tenant-a/VMDisk/db"));
+        assert!(
+            told.contains("StorageClass local") && told.contains("g-local") && told.ends_with("any more: tenant-a/VMDisk/db."),
+            "{told}"
+        );
+        assert!(leaving_message("g", "a", Place::Last, true, Some("x")).contains("until another golden of the image is Ready"));
+        assert!(leaving_message("g", "a", Place::Leaving, false, None).contains("is given up"));
+    }
+}
