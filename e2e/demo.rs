@@ -36,7 +36,7 @@ const TALOS: u64 = 4_453_302_272;
 const GOOD: [&str; 3] = ["talos-v1.13.6-b5a1de36eb14", "ubuntu-24.04", "kairos-v1.35"];
 /// A tag as Kairos names its images: the Kubernetes in it is held against the entry's.
 const KAIROS_TAG: &str = "v0.4.0-standard-amd64-generic-v4.1.2-k3s-v1.35.6-k3s1";
-const PASSWORD: &str = "correct-horse-battery";
+const PASSWORD: &str = "hunter2-correct-horse";
 const BAD: [&str; 3] = ["truncated", "html-page", "not-there"];
 
 fn main() -> ExitCode {

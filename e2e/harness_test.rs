@@ -13,6 +13,8 @@ mod cluster;
 mod daemon;
 #[path = "harness_tests/generated.rs"]
 mod generated;
+#[path = "harness_tests/leaks.rs"]
+mod leaks;
 #[path = "harness_tests/leftovers.rs"]
 mod leftovers;
 #[path = "harness_tests/schemas.rs"]

@@ -5,6 +5,10 @@
 mod cdi;
 #[path = "harness/mod.rs"]
 mod harness;
+#[path = "registry/hostile.rs"]
+mod hostile;
+#[path = "registry/mirrors.rs"]
+mod mirrors;
 #[path = "registry/private.rs"]
 mod private;
 #[path = "registry/real.rs"]

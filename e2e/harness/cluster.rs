@@ -109,6 +109,10 @@ impl Cluster {
         Client::try_from(self.admin.clone()).expect("make a client")
     }
 
+    pub(super) const fn admin_config(&self) -> &Config {
+        &self.admin
+    }
+
     /// The kubeconfig with all rights.
     pub fn admin_kubeconfig(&self) -> &Path {
         &self.admin_kubeconfig

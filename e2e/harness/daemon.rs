@@ -1,6 +1,6 @@
 //! The real binary as a child process.
 
-use super::{Output, ScratchDir, eventually, process::Process, scratch_dir};
+use super::{Output, ScratchDir, assert_no_leak, eventually, leaks, process::Process, scratch_dir};
 use std::{
     ffi::{OsStr, OsString},
     path::{Path, PathBuf},
@@ -61,16 +61,19 @@ impl DaemonBuilder {
         let dir = scratch_dir("daemon");
         let log = dir.join("log");
         let process = Process::spawn(&self.name, &self.command, &log).expect("start golden-catalog");
-        Daemon { process: Mutex::new(process), name: self.name, health: self.health, log, _dir: dir }
+        let metrics = self.command.get_args().find_map(|argument| Some(argument.to_str()?.strip_prefix("--metrics-listen=")?.to_owned()));
+        Daemon { process: Mutex::new(process), name: self.name, health: self.health, metrics, log, _dir: dir }
     }
 }
 
-/// A running `golden-catalog`. Killed when dropped; if the test is failing then, the end of its log is printed.
+/// A running `golden-catalog`. Killed when dropped; if the test is failing then, the end of its log is printed, else its log and
+/// metrics are looked through for secrets.
 #[derive(Debug)]
 pub struct Daemon {
     process: Mutex<Process>,
     name: String,
     health: Option<String>,
+    metrics: Option<String>,
     log: PathBuf,
     _dir: ScratchDir,
 }
@@ -172,7 +175,11 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("--- the end of the log of {}\n{}", self.name, self.process().log_tail(60));
+            return;
         }
+        let metrics = self.metrics.as_ref().filter(|_| self.ended().is_none()).map(|address| leaks::metrics(address));
+        assert_no_leak(&format!("the log of {}", self.name), &self.log());
+        assert_no_leak(&format!("the metrics of {}", self.name), &metrics.unwrap_or_default());
     }
 }
 
@@ -182,7 +189,9 @@ pub async fn cli<A: AsRef<OsStr>>(kubeconfig: Option<&Path>, arguments: impl Int
     if let Some(path) = kubeconfig {
         command.env("KUBECONFIG", path);
     }
-    super::cluster::run(command).await
+    let output = super::cluster::run(command).await;
+    assert_no_leak("the command line", &format!("{}{}", output.stdout, output.stderr));
+    output
 }
 
 /// The binary that cargo built beside this test, example or benchmark.

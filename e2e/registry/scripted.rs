@@ -7,29 +7,13 @@ use rstest::rstest;
 use serde_json::json;
 
 use crate::{
-    support::{Bench, Disk, pair},
+    stage::images,
+    support::{Bench, Disk, REPOSITORY, layer, pair, reference, registry},
     upstream::{
         Answer, Authority, Upstream,
         layout::{Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, digest, gzip, tar},
     },
 };
-
-const REPOSITORY: &str = "team/disk";
-
-async fn registry() -> (Authority, Upstream, Bench) {
-    let authority = Authority::new();
-    let upstream = Upstream::start_tls(&authority, &["127.0.0.1"]).await;
-    let bench = Bench::new(&authority);
-    (authority, upstream, bench)
-}
-
-fn reference(upstream: &Upstream, digest: &str) -> String {
-    format!("{}/{REPOSITORY}@{digest}", upstream.address)
-}
-
-fn layer() -> Vec<u8> {
-    gzip(&tar(&[("disk/", b""), ("disk/disk.qcow2", &Disk::get().qcow2)]))
-}
 
 /// Every odd case has its own reason and says what was found.
 #[rstest]
@@ -58,6 +42,8 @@ fn layer() -> Vec<u8> {
 #[case::several(|layout: &mut Layout| layout.image("amd64", &[gzip(&tar(&[("disk/a.img", &Disk::get().qcow2), ("disk/b.img", b"x")]))], &[]), Reason::SeveralDiskFiles, "`disk/a.img` and `disk/b.img`")]
 #[case::in_two_layers(|layout: &mut Layout| layout.image("amd64", &[layer(), gzip(&tar(&[("disk/other.img", b"x")]))], &[]), Reason::SeveralDiskFiles, "layer sha256:")]
 #[case::link(|layout: &mut Layout| layout.image("amd64", &[gzip(&tar(&[("disk/disk.img -> /images/a", b"")]))], &[]), Reason::LinkedDiskFile, "symbolic link `disk/disk.img`")]
+#[case::hard_link(|layout: &mut Layout| layout.image("amd64", &[gzip(&tar(&[("images/a", &Disk::get().qcow2), ("disk/disk.img => images/a", b"")]))], &[]), Reason::LinkedDiskFile, "hard link `disk/disk.img`")]
+#[case::linked_folder(|layout: &mut Layout| layout.image("amd64", &[gzip(&tar(&[("images/a", &Disk::get().qcow2), ("disk -> images", b"")]))], &[]), Reason::LinkedDiskFile, "symbolic link `disk`")]
 #[case::whiteout(|layout: &mut Layout| layout.image("amd64", &[layer(), tar(&[("disk/.wh.disk.qcow2", b"")])], &[]), Reason::AmbiguousDiskFile, "mark of deletion")]
 #[case::text(|layout: &mut Layout| layout.image("amd64", &[gzip(&tar(&[("disk/disk.img", b"<html>no disk</html>")]))], &[]), Reason::NotADiskImage, "HTML")]
 #[case::large_manifest(|layout: &mut Layout| layout.raw_document(OCI_MANIFEST, vec![b' '; (4 << 20) + 1]), Reason::ManifestTooLarge, "4194304 bytes")]
@@ -84,6 +70,17 @@ async fn a_body_that_is_not_the_pinned_one_is_refused_at_each_step() {
     upstream.on(&path, Answer::text(200, "{\"schemaVersion\":2,\"layers\":[]}"));
     let error = bench.take(&reference(&upstream, &image), Vec::new()).await.expect_err("manifest");
     assert_eq!(error.reason(), Reason::DigestMismatch, "{error}");
+    // An index that leads to another image, and an image's configuration that says it is made for something else.
+    let index = layout.index(&[("amd64", &good)]);
+    let others = layout.index(&[("amd64", &image), ("arm64", &image)]);
+    layout.serve(&upstream, REPOSITORY);
+    upstream.on(&format!("/v2/{REPOSITORY}/manifests/{index}"), layout.served(&others));
+    let error = bench.take(&reference(&upstream, &index), Vec::new()).await.expect_err("index");
+    assert_eq!(error.reason(), Reason::DigestMismatch, "{error}");
+    let config = layout.config_of(&good);
+    upstream.on(&format!("/v2/{REPOSITORY}/blobs/{config}"), Answer::text(200, r#"{"architecture":"amd64","os":"linux"}"#));
+    let error = bench.take(&reference(&upstream, &good), Vec::new()).await.expect_err("configuration");
+    assert!(error.reason() == Reason::DigestMismatch && error.to_string().contains(&config), "{error}");
     // The layer: as many bytes, and others.
     layout.serve(&upstream, REPOSITORY);
     let whole = layer();
@@ -236,3 +233,52 @@ async fn credentials_of_one_image_are_never_used_for_another() {
     let path = format!("/v2/{REPOSITORY}/manifests/{second}");
     assert!(upstream.hits(&path).iter().all(|hit| hit.header("authorization").is_none()));
 }
+
+/// What a manifest calls a layer is not asked: tools disagree, and some images were packed anew without being renamed.
+#[rstest]
+#[case::packed_and_called_plain(layer(), "application/vnd.oci.image.layer.v1.tar")]
+#[case::packed_otherwise(layer(), "application/vnd.oci.image.layer.v1.tar+zstd")]
+#[case::plain_and_called_packed(tar(&[("disk/disk.qcow2", &Disk::get().qcow2)]), "application/vnd.docker.image.rootfs.diff.tar.gzip")]
+#[case::called_nothing(layer(), "application/octet-stream")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_is_told_by_its_content(#[case] bytes: Vec<u8>, #[case] kind: &str) {
+    let (_authority, upstream, bench) = registry().await;
+    let mut layout = Layout::default();
+    let image = layout.image("amd64", std::slice::from_ref(&bytes), &[]);
+    let (config, bytes) = (layout.descriptor(OCI_CONFIG, &layout.config_of(&image)), layout.descriptor(kind, &digest(&bytes)));
+    let image = layout.document(OCI_MANIFEST, &json!({ "schemaVersion": 2, "config": config, "layers": [bytes] }));
+    layout.serve(&upstream, REPOSITORY);
+    let spooled = bench.take(&reference(&upstream, &image), Vec::new()).await.expect(kind);
+    bench.assert_disk(&spooled, &Disk::get().raw);
+}
+
+/// Every form of the real GNU tar, with a name too long for a plain header where the form allows one, and with holes.
+#[rstest]
+#[case::ustar(&["--format=ustar"], "disk.img")]
+#[case::gnu(&["--format=gnu"], LONG)]
+#[case::pax(&["--format=posix"], LONG)]
+#[case::gnu_with_holes(&["--format=gnu", "--sparse"], LONG)]
+#[case::pax_with_holes(&["--format=posix", "--sparse", "--sparse-version=1.0"], LONG)]
+#[case::pax_with_holes_of_old(&["--format=posix", "--sparse", "--sparse-version=0.1"], "disk.img")]
+#[case::pax_with_holes_of_the_oldest(&["--format=posix", "--sparse", "--sparse-version=0.0"], "disk.img")]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_gnu_tar_writes_is_read(#[case] form: &[&str], #[case] name: &str) {
+    let (_authority, upstream, bench) = registry().await;
+    let dir = tempfile::TempDir::new().expect("dir");
+    std::fs::create_dir(dir.path().join("disk")).expect("folder");
+    let (disk, archive) = (dir.path().join("disk").join(name), dir.path().join("layer.tar"));
+    // Keeps the holes, where `std::fs::copy` may not.
+    images::run("cp", &["--sparse=always", &Disk::get().raw.display().to_string(), &disk.display().to_string()]);
+    let (root, out) = (dir.path().display().to_string(), archive.display().to_string());
+    images::run("tar", &[form, &["--create", "--file", &out, "--directory", &root, "disk"]].concat());
+    let packed = std::fs::read(&archive).expect("archive");
+    assert_eq!(packed.len() < 20 << 20, form.contains(&"--sparse"), "{} bytes", packed.len());
+    let mut layout = Layout::default();
+    let image = layout.image("amd64", &[packed], &[]);
+    layout.serve(&upstream, REPOSITORY);
+    let spooled = bench.take(&reference(&upstream, &image), Vec::new()).await.expect("taken in");
+    bench.assert_disk(&spooled, &Disk::get().raw);
+}
+
+const LONG: &str =
+    "a-name-of-more-than-the-one-hundred-bytes-that-fit-into-a-plain-header-of-an-archive-since-nineteen-eighty-eight-or-so.img";

@@ -19,7 +19,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     stage::images,
-    upstream::{Authority, registry::USER},
+    upstream::{
+        Authority, Upstream,
+        layout::{gzip, tar},
+        registry::USER,
+    },
 };
 
 /// A disk of 24 MiB, raw and as qcow2, made once.
@@ -95,4 +99,24 @@ impl Bench {
 
 pub fn pair(password: &str) -> Credentials {
     Credentials::Basic { username: USER.to_owned(), password: password.to_owned().into() }
+}
+
+/// Where the scripted registries have their images.
+pub const REPOSITORY: &str = "team/disk";
+
+/// A scripted registry, and an intake that trusts it.
+pub async fn registry() -> (Authority, Upstream, Bench) {
+    let authority = Authority::new();
+    let upstream = Upstream::start_tls(&authority, &["127.0.0.1"]).await;
+    let bench = Bench::new(&authority);
+    (authority, upstream, bench)
+}
+
+pub fn reference(upstream: &Upstream, digest: &str) -> String {
+    format!("{}/{REPOSITORY}@{digest}", upstream.address)
+}
+
+/// A layer with the disk.
+pub fn layer() -> Vec<u8> {
+    gzip(&tar(&[("disk/", b""), ("disk/disk.qcow2", &Disk::get().qcow2)]))
 }

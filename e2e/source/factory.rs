@@ -3,7 +3,7 @@
 use golden_catalog::{
     model::{Digest, Schematic, SchematicId, Source, TalosFactory},
     rules::Reason,
-    source::{Fault, OpenRequest, SchematicRequest},
+    source::{Credentials, Fault, OpenRequest, SchematicRequest},
 };
 use rstest::rstest;
 use serde_json::json;
@@ -187,6 +187,35 @@ async fn a_missing_version_is_not_a_missing_schematic() {
     let error = egress(settings()).open(&request).await.expect_err("no version");
     assert_eq!(error.reason(), Reason::NotFound, "{error}");
     assert!(up.hits("/schematics").is_empty());
+}
+
+/// An enterprise factory wants to know who asks for anything: a schematic given, a disk, its digest. Where several credentials
+/// match, the next ones are shown when those before were refused, and never none.
+#[tokio::test]
+async fn an_enterprise_factory_is_shown_the_password_for_everything() {
+    let up = Upstream::start().await;
+    let refused =
+        || Answer::text(401, "authentication required to access this schematic\n").header("WWW-Authenticate", "Basic realm=\"x\"");
+    let sum = "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437";
+    up.sequence("/schematics", [refused(), created(ID)]);
+    up.on(IMAGE, Answer::new(200, "image"));
+    up.sequence(&format!("{IMAGE}.sha256"), [refused(), Answer::text(200, &format!("{sum}  openstack-amd64.raw.xz\n"))]);
+    let pair = |password: &str| Credentials::Basic { username: "robot".to_owned(), password: password.to_owned().into() };
+    let credentials = [pair("old"), pair("new")];
+    let source = by_document(&up);
+    let request = OpenRequest { credentials: &credentials, ..OpenRequest::new(&source) };
+    let egress = egress(settings());
+    let opened = egress.open(&request).await.expect("image");
+    let id = opened.schematic_id.clone().expect("ID");
+    assert_eq!(drain(opened).await.expect("whole"), b"image");
+    let stated = egress.stated_digest(&OpenRequest { schematic_id: Some(&id), ..request }).await;
+    assert_eq!(stated.map(|digest: Digest| digest.to_string()), Some(format!("sha256:{sum}")));
+    // robot:old and robot:new.
+    let (old, new) = ("Basic cm9ib3Q6b2xk", "Basic cm9ib3Q6bmV3");
+    for (path, expected) in [("/schematics", vec![old, new]), (IMAGE, vec![new]), (&format!("{IMAGE}.sha256"), vec![old, new])] {
+        let shown: Vec<_> = up.hits(path).iter().map(|hit| hit.header("authorization").unwrap_or("nothing").to_owned()).collect();
+        assert_eq!(shown, expected, "{path}");
+    }
 }
 
 /// B07: 402 on a checksum means only that none is offered.

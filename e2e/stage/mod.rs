@@ -102,6 +102,8 @@ pub struct House<'a> {
     pub kubeconfig: PathBuf,
     /// Where the daemon that was started last serves its metrics.
     metrics: Mutex<String>,
+    /// The namespaces of the releases, whose Secrets and lists are for their daemons.
+    namespaces: Mutex<Vec<String>>,
     cdi: fn(cdi::Options) -> cdi::Options,
 }
 
@@ -138,7 +140,8 @@ impl<'a> House<'a> {
         install(cluster, &values).await;
         let kubeconfig = cluster.kubeconfig_as_service_account(NAMESPACE, "golden-catalog-controller").await;
         let (admission, settings, cdi) = (options.admission, options.settings, options.cdi);
-        Self { cluster, dir, spool, second, webhook, admission, settings, kubeconfig, metrics: Mutex::default(), cdi }
+        let namespaces = Mutex::new(vec![NAMESPACE.to_owned()]);
+        Self { cluster, dir, spool, second, webhook, admission, settings, kubeconfig, metrics: Mutex::default(), namespaces, cdi }
     }
 
     /// Starts the stand-in for CDI, whose kinds the cluster must have by now.
@@ -273,7 +276,14 @@ impl<'a> House<'a> {
     pub async fn second_release(&self, namespace: &str, images: serde_json::Value) {
         let values = self.dir.join(format!("values-{namespace}.yaml"));
         std::fs::write(&values, self::values(images, false, &self.webhook).to_string()).expect("values");
+        self.namespaces.lock().expect("no panic under this lock").push(namespace.to_owned());
         install_as(self.cluster, namespace, namespace, &values).await;
+    }
+
+    /// Everything in the cluster that could show a secret of a daemon's; see [`Cluster::shown`].
+    pub async fn shown(&self) -> Vec<(String, String)> {
+        let own = self.namespaces.lock().expect("no panic under this lock").clone();
+        self.cluster.shown(&own).await
     }
 
     /// The metrics of the daemon that was started last, as they are served.
@@ -299,6 +309,16 @@ impl<'a> House<'a> {
             harness::condition(image, "Ready").is_some_and(|condition| condition.reason == reason)
         })
         .await
+    }
+}
+
+impl Drop for House<'_> {
+    /// Whatever the test was about: no secret of an upstream is left where others than the daemon can read it. A whole cluster
+    /// holds other people's objects, and is not looked through.
+    fn drop(&mut self) {
+        if !std::thread::panicking() && !self.cluster.is_whole() {
+            self.cluster.assert_no_leak(self.namespaces.get_mut().expect("no panic under this lock"));
+        }
     }
 }
 

@@ -22,7 +22,7 @@ pub fn digest(bytes: &[u8]) -> String {
     format!("sha256:{hex}")
 }
 
-/// A tar archive of files; a path that ends in `/` is a folder, one with ` -> ` a symbolic link.
+/// A tar archive of files; a path that ends in `/` is a folder, one with ` -> ` a symbolic link, one with ` => ` a hard link.
 pub fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (path, data) in files {
@@ -30,8 +30,9 @@ pub fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
         header.set_mode(0o444);
         header.set_uid(107);
         header.set_size(data.len() as u64);
-        if let Some((path, to)) = path.split_once(" -> ") {
-            header.set_entry_type(tar::EntryType::Symlink);
+        let symbolic = path.split_once(" -> ").map(|link| (link, tar::EntryType::Symlink));
+        if let Some(((path, to), kind)) = symbolic.or_else(|| path.split_once(" => ").map(|link| (link, tar::EntryType::Link))) {
+            header.set_entry_type(kind);
             header.set_size(0);
             builder.append_link(&mut header, path, to).expect("link");
         } else if path.ends_with('/') {
@@ -134,13 +135,30 @@ impl Layout {
 
     /// Has a scripted registry serve everything under this repository, openly.
     pub fn serve(&self, upstream: &Upstream, repository: &str) {
-        upstream.on("/v2/", Answer::text(200, "{}"));
+        self.serve_below(upstream, "", repository);
+    }
+
+    /// The same below a path, as a mirror may.
+    pub fn serve_below(&self, upstream: &Upstream, base: &str, repository: &str) {
+        upstream.on(&format!("{base}/v2/"), Answer::text(200, "{}"));
         for (digest, bytes) in &self.blobs {
-            upstream.on(&format!("/v2/{repository}/blobs/{digest}"), Answer::file(bytes.clone()));
+            upstream.on(&format!("{base}/v2/{repository}/blobs/{digest}"), Answer::file(bytes.clone()));
         }
-        for (digest, (kind, bytes)) in &self.manifests {
-            upstream.on(&format!("/v2/{repository}/manifests/{digest}"), Answer::new(200, bytes.clone()).header("Content-Type", kind));
+        for digest in self.manifests.keys() {
+            upstream.on(&format!("{base}/v2/{repository}/manifests/{digest}"), self.served(digest));
         }
+    }
+
+    /// The digest of an image's configuration.
+    pub fn config_of(&self, manifest: &str) -> String {
+        let document: Value = serde_json::from_slice(&self.manifests[manifest].1).expect("JSON");
+        document["config"]["digest"].as_str().expect("a manifest").to_owned()
+    }
+
+    /// A manifest or index as a registry serves it.
+    pub fn served(&self, digest: &str) -> Answer {
+        let (kind, bytes) = &self.manifests[digest];
+        Answer::new(200, bytes.clone()).header("Content-Type", kind)
     }
 }
 

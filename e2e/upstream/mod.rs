@@ -131,6 +131,11 @@ impl Upstream {
         lock(&self.script).hits.iter().filter(|hit| hit.target.split('?').next() == Some(path)).cloned().collect()
     }
 
+    /// Every request so far.
+    pub fn all(&self) -> Vec<Hit> {
+        lock(&self.script).hits.clone()
+    }
+
     /// Requests so far, for any path.
     pub fn total(&self) -> usize {
         lock(&self.script).hits.len()

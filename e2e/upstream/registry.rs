@@ -238,6 +238,8 @@ impl Signer {
         let claims = json!({
             "iss": "e2e", "aud": "e2e", "sub": USER, "exp": now + 300, "nbf": now - 10, "iat": now,
             "jti": format!("{now}-{}", scopes.len()), "access": access,
+            // The mark by which the harness knows every secret again (`harness::MARK`).
+            "secret": "hunter2",
         });
         let payload = format!("{}.{}", URL_SAFE_NO_PAD.encode(header.to_string()), URL_SAFE_NO_PAD.encode(claims.to_string()));
         let signature = self.key.sign(payload.as_bytes()).expect("signed");

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::model::public_address;
+use crate::model::{public_address, public_words};
 
 /// The longest quotation, in characters.
 const LONGEST: usize = 120;
@@ -22,8 +22,8 @@ pub fn quote(object: &Value, path: &str) -> Option<String> {
         // What looks like a URL and cannot be read as one may hide a secret anywhere.
         Value::String(text) => match public_address(text) {
             shown if shown == "…" && (text.contains("://") || text.contains('@')) => return None,
-            // Not an address at all.
-            shown if shown == "…" => text.clone(),
+            // Not an address as a whole.
+            shown if shown == "…" => public_words(text),
             shown => shown,
         },
         other => other.to_string(),
@@ -46,6 +46,7 @@ mod tests {
     #[case("spec.broken", None)]
     #[case("spec.bare", None)]
     #[case("spec.note", Some("\"10: a?\""))]
+    #[case("spec.schemeless", Some("\"e.example/a?…\""))]
     #[case("spec.targets[1].size", Some("\"-1\""))]
     #[case("spec.targets[2].size", None)]
     #[case("spec.suspend", Some("\"true\""))]
@@ -55,7 +56,7 @@ mod tests {
     fn quotes_what_is_there(#[case] path: &str, #[case] expected: Option<&str>) {
         let object = json!({ "spec": {
             "description": "a\nb", "url": "https://u:hunter2@e.example/a?t=hunter2", "broken": "https://[u:hunter2@",
-            "bare": "u:hunter2@e.example/a", "note": "10: a?",
+            "bare": "u:hunter2@e.example/a", "note": "10: a?", "schemeless": "e.example/a?sig=hunter2",
             "targets": [{}, { "size": "-1" }], "suspend": true,
         } });
         assert_eq!(quote(&object, path).as_deref(), expected);

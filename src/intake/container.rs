@@ -6,7 +6,10 @@ use bytes::{Buf as _, Bytes};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 
-use super::{Attempt, Failure, IntakeError, blocking, fetch::blame};
+use super::{
+    Attempt, Failure, IntakeError, blocking,
+    fetch::{blame, blamed_on},
+};
 use crate::{
     artifact::{ArtifactError, LayerFormat, LayerProber, Limits, Prober, Watch, scan_layer},
     model::{Architecture, ContainerFacts, ContainerReference, Digest, DiskSize},
@@ -39,7 +42,7 @@ impl Attempt<'_> {
 
     /// The layer to take the disk from: the only one, or where there are more the largest, once all others were read to
     /// their end and hold none. One of those that does is taken instead, once the largest is known to hold none.
-    async fn choose(&self, registry: &mut Registry<'_>, image: &ContainerImage) -> Result<Layer, IntakeError> {
+    async fn choose(&self, registry: &mut Registry<'_>, image: &ContainerImage) -> Result<Layer, Failure> {
         let mut layers: Vec<Layer> = Vec::new();
         for layer in &image.layers {
             // An empty layer is often listed many times.
@@ -48,26 +51,35 @@ impl Attempt<'_> {
             }
         }
         layers.sort_by_key(|layer| std::cmp::Reverse(layer.size));
-        let Some((largest, others)) = layers.split_first() else { return Err(IntakeError::Cancelled) };
+        let Some((largest, others)) = layers.split_first() else { return Err(IntakeError::Cancelled.into()) };
         let mut holder: Option<Layer> = None;
         for layer in others {
             if self.holds_disk(registry, layer).await? {
                 if let Some(first) = holder {
-                    return Err(two(&first, layer));
+                    return Err(two(&first, layer).into());
                 }
                 holder = Some(*layer);
             }
         }
         match holder {
             None => Ok(*largest),
-            Some(holder) if self.holds_disk(registry, largest).await? => Err(two(&holder, largest)),
+            Some(holder) if self.holds_disk(registry, largest).await? => Err(two(&holder, largest).into()),
             Some(holder) => Ok(holder),
         }
     }
 
     /// Reads a layer to its end, without keeping it.
-    async fn holds_disk(&self, registry: &mut Registry<'_>, layer: &Layer) -> Result<bool, IntakeError> {
-        let Opened { facts, mut body, .. } = registry.open(layer).await?;
+    async fn holds_disk(&self, registry: &mut Registry<'_>, layer: &Layer) -> Result<bool, Failure> {
+        let opened = registry.open(layer).await?;
+        if self.demoted.contains(&opened.facts.from) {
+            return Err(Failure::Again);
+        }
+        let mirror = opened.facts.is_mirror.then(|| opened.facts.from.clone());
+        self.scan(opened, layer).await.map_err(|error| blamed_on(error, mirror))
+    }
+
+    async fn scan(&self, opened: Opened, layer: &Layer) -> Result<bool, IntakeError> {
+        let Opened { facts, mut body, .. } = opened;
         let (to_scan, chunks) = mpsc::channel(WAITING);
         let limits = self.intake.limits.clone();
         let scan = blocking(move |stop| {

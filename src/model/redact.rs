@@ -1,34 +1,28 @@
 //! Other programs' messages, made fit to be shown.
 
+use super::shown::{is_quote, public_words};
+
 /// What every disk's path on the spool begins with. What follows is as good as a key and is never shown.
 pub const DISK_PATH: &str = "/v1/disks/";
 
 /// `text` from CDI, a kubelet, a webhook or the API server without what must not be shown: the spool's unguessable paths,
-/// bearer tokens, and the credentials and queries of URLs. The rest stays, because it says what is wrong.
+/// bearer tokens, and what [`public_words`] leaves out. The rest stays, because it says what is wrong.
 pub fn redact(text: &str) -> String {
-    let text = cut(text, DISK_PATH, is_path);
-    let text = cut(&text, "Bearer ", |c| !c.is_whitespace() && !is_quote(c));
-    let mut shown = String::with_capacity(text.len());
-    let mut rest = text.as_str();
-    while let Some(at) = rest.find("://") {
-        let (before, after) = rest.split_at(at + 3);
-        shown.push_str(before);
-        let end = after.find(|c: char| c.is_whitespace() || is_quote(c)).unwrap_or(after.len());
-        let (url, tail) = after.split_at(end);
-        let authority = url.find('/').unwrap_or(url.len());
-        let url = url[..authority].rfind('@').map_or(url, |at| &url[at + 1..]);
-        match url.split_once('?') {
-            Some((path, query)) => {
-                shown.push_str(path);
-                shown.push_str("?…");
-                // A sentence's own stop or colon is no part of the query.
-                shown.push_str(&query[query.trim_end_matches([':', '.', ',', ')']).len()..]);
-            }
-            None => shown.push_str(url),
+    const MOST_LOOKS: usize = 8;
+    let look = |text: &str| {
+        let text = cut(text, DISK_PATH, is_path);
+        let text = cut(&text, "Bearer ", |c| !c.is_whitespace() && !is_quote(c));
+        public_words(&text)
+    };
+    // What one of them leaves out may be what another looks for.
+    let mut shown = look(text);
+    for _ in 0..MOST_LOOKS {
+        let again = look(&shown);
+        if again == shown {
+            break;
         }
-        rest = tail;
+        shown = again;
     }
-    shown.push_str(rest);
     shown
 }
 
@@ -53,10 +47,6 @@ fn is_path(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '/' | '%' | '…')
 }
 
-fn is_quote(c: char) -> bool {
-    matches!(c, '"' | '\'' | '`' | '<' | '>' | '\\')
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -75,6 +65,9 @@ mod tests {
     #[case("header Authorization: Bearer abc.def-1= is wrong", "header Authorization: Bearer … is wrong")]
     #[case("at https://user:pass@e.example/a.qcow2?token=x: 403", "at https://e.example/a.qcow2?…: 403")]
     #[case("at https://e.example/?a=1&b=http://x/y", "at https://e.example/?…")]
+    #[case("at https://a/,https://u:hunter2@b/ and eyJhunter2hunter2.x.y", "at … and …")]
+    #[case("no\tsuch:\n  u:hunter2@r.example/a", "no\tsuch:\n  …@r.example/a")]
+    #[case("image r.example/a:1@sha256:0123 is there", "image r.example/a:1@sha256:0123 is there")]
     #[case(
         "talos-worker-ce4c980550dd2ab1b17bbf2b08801c7e-v1.13.6 is named",
         "talos-worker-ce4c980550dd2ab1b17bbf2b08801c7e-v1.13.6 is named"
@@ -90,6 +83,12 @@ mod tests {
             let key = "f00dfeedf00dfeedf00dfeed";
             let text = format!("{before}https://spool:8443{DISK_PATH}{key}{after}");
             prop_assert!(!redact(&text).contains(key));
+        }
+
+        #[test]
+        fn twice_is_as_once(before in "[ -~…é]{0,12}", mark in "(Bearer |/v1/disks/|https://|eyJ|@|\\?)", after in "[ -~…é]{0,12}") {
+            let once = redact(&format!("{before}{mark}{after}"));
+            prop_assert_eq!(redact(&once), once);
         }
     }
 }

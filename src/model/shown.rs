@@ -27,50 +27,124 @@ pub fn public_address(text: &str) -> String {
 }
 
 /// Words of somebody else, with the addresses in them reduced to what may be shown, and without what looks like a token.
+/// White space stays as it is, and so does what hides nothing.
 pub fn public_words(text: &str) -> String {
-    text.split(' ').map(public_word).collect::<Vec<_>>().join(" ")
+    text.split_inclusive(char::is_whitespace)
+        .map(|piece| {
+            let word = piece.trim_end_matches(char::is_whitespace);
+            public_word(word) + &piece[word.len()..]
+        })
+        .collect()
 }
 
+/// What is left out of a word can make what is left another kind of word: it is looked at until nothing more goes, so that a
+/// text that was shown once stays the same.
 fn public_word(word: &str) -> String {
-    if let Some(at) = word.find("://") {
-        let begin = word[..at].rfind(|c: char| !c.is_ascii_alphanumeric()).map_or(0, |at| at + 1);
-        let end = word.trim_end_matches(['"', '\'', ')', ']', '}', '>', ',', '.', ';', ':', '`']).len().max(at + 3);
-        return format!("{}{}{}", &word[..begin], public_address_of(&word[begin..end]), &word[end..]);
+    const MOST_LOOKS: usize = 8;
+    let mut shown = word.to_owned();
+    for _ in 0..MOST_LOOKS {
+        let again = public_addresses(&without_tokens(&shown));
+        if again == shown {
+            break;
+        }
+        shown = again;
     }
-    if is_json_web_token(word) {
-        return LEFT_OUT.to_owned();
-    }
-    if let Some((before, after)) = word.rsplit_once('@')
-        && before.contains(':')
-        && !is_digest(after)
-    {
-        return format!("{LEFT_OUT}@{after}");
-    }
-    match word.split_once('?') {
-        Some((before, query)) if query.contains('=') => format!("{before}?{LEFT_OUT}"),
-        _ => word.to_owned(),
-    }
+    shown
 }
 
-/// Of two addresses run together, and of what cannot be read, nothing is sure.
-fn public_address_of(text: &str) -> String {
-    match Url::parse(text) {
-        Ok(url) if url.has_host() && text.matches("://").count() == 1 => public_url(&url),
-        _ => LEFT_OUT.to_owned(),
+/// `word` has no white space, but may hold several addresses: JSON has none either.
+fn public_addresses(word: &str) -> String {
+    let (mut shown, mut rest, mut follows) = (String::with_capacity(word.len()), word, false);
+    while let Some(at) = rest.find("://") {
+        let scheme = rest[..at].char_indices().rev().find(|(_, c)| !c.is_ascii_alphanumeric());
+        let begin = scheme.map_or(0, |(at, c)| at + c.len_utf8());
+        let end = end_of_address(rest, at + 3);
+        shown.push_str(&public_bare_word(&rest[..begin], follows));
+        match public_address_of(&rest[begin..end]) {
+            Some(address) => shown.push_str(&address),
+            // Where an address cannot be read, nobody knows where it ends either.
+            None => {
+                shown.push_str(LEFT_OUT);
+                shown.push_str(&rest[rest.trim_end_matches(is_closing).len().max(end)..]);
+                return shown;
+            }
+        }
+        (rest, follows) = (&rest[end..], true);
     }
+    shown.push_str(&public_bare_word(rest, follows));
+    shown
 }
 
-/// RFC 7519: three parts in base64url, the first of which begins with `{"`.
-fn is_json_web_token(word: &str) -> bool {
-    let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
-    word.len() > 8 && word.starts_with("eyJ")
+/// Where the address ends whose authority begins at `authority`: at a quotation mark, as in JSON and in Go's messages, less
+/// what closes a sentence. A quotation mark with an `@` behind it may as well be part of a password, and ends nothing.
+fn end_of_address(word: &str, authority: usize) -> usize {
+    let rest = &word[authority..];
+    let is_in_password = |at: usize| !rest[..at].contains('/') && rest[at..].split('/').next().is_some_and(|part| part.contains('@'));
+    let quote = rest.find(is_quote).filter(|at| !is_in_password(*at));
+    let address = quote.map_or(word, |at| &word[..authority + at]);
+    let end = address.trim_end_matches(is_closing).len().max(authority);
+    // The bracket that closes an IPv6 address closes no sentence.
+    let closes_host = word[end..].starts_with(']') && word[authority..end].rfind('[') > word[authority..end].rfind(']');
+    end + usize::from(closes_host)
 }
 
-/// Whether what stands behind an `@` pins an image.
+/// What is no address. Where it `follows` one, a query in it may be that address's own, in whatever form.
+fn public_bare_word(word: &str, follows: bool) -> String {
+    let without_query = |text: &str| match text.split_once('?') {
+        Some((_, query)) if query.is_empty() || query.starts_with(LEFT_OUT) => text.to_owned(),
+        Some((before, query)) if follows || query.contains('=') => format!("{before}?{LEFT_OUT}"),
+        _ => text.to_owned(),
+    };
+    let digest = word.rsplit_once('@').filter(|(_, digest)| is_digest(digest.trim_end_matches(is_closing)));
+    let (name, digest) = digest.map_or((word, ""), |(name, _)| word.split_at(name.len()));
+    let name = match name.rsplit_once('@') {
+        Some((before, after)) if before.contains(':') => format!("{LEFT_OUT}@{}", without_query(after)),
+        _ => without_query(name),
+    };
+    name + digest
+}
+
+/// What of an address may be shown; `None` of two that run together and of what cannot be read, of which nothing is sure.
+fn public_address_of(text: &str) -> Option<String> {
+    let before_query = text.split(['?', '#']).next().unwrap_or_default();
+    let url = Url::parse(text).ok().filter(|url| url.has_host() && before_query.matches("://").count() == 1)?;
+    // What hides nothing is repeated as it was, not as `Url` writes it.
+    Some(if before_query.len() == text.len() && !text.contains('@') { text.to_owned() } else { public_url(&url) })
+}
+
+/// Characters that quote something, or escape a quotation mark.
+pub(super) fn is_quote(c: char) -> bool {
+    matches!(c, '"' | '\'' | '`' | '<' | '>' | '\\')
+}
+
+/// Characters that close a sentence or a quotation and are no part of an address's end.
+fn is_closing(c: char) -> bool {
+    is_quote(c) || matches!(c, ')' | ']' | '}' | ',' | '.' | ';' | ':')
+}
+
+/// `text` less its JSON Web Tokens (RFC 7519): parts in base64url, the first of which begins with `{"`.
+fn without_tokens(text: &str) -> String {
+    const BEGIN: &str = "eyJ";
+    const SHORTEST: usize = 9;
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(BEGIN) {
+        let (before, token) = rest.split_at(at);
+        let end = token.find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_' | '.' | '=')).unwrap_or(token.len());
+        let end = token[..end].trim_end_matches('.').len();
+        let begins = !before.ends_with(|c: char| c.is_ascii_alphanumeric());
+        shown.push_str(before);
+        shown.push_str(if begins && end >= SHORTEST { LEFT_OUT } else { &token[..end] });
+        rest = &token[end..];
+    }
+    shown + rest
+}
+
+/// Whether what stands behind an `@` pins an image: by one of the OCI image specification's algorithms, since a host and a port
+/// look much the same.
 fn is_digest(text: &str) -> bool {
-    text.split_once(':').is_some_and(|(algorithm, hex)| {
-        !algorithm.is_empty() && algorithm.bytes().all(|c| c.is_ascii_alphanumeric()) && hex.bytes().all(|c| c.is_ascii_hexdigit())
-    })
+    text.split_once(':')
+        .is_some_and(|(algorithm, hex)| matches!(algorithm, "sha256" | "sha512" | "blake3") && hex.bytes().all(|c| c.is_ascii_hexdigit()))
 }
 
 /// OCI distribution specification, "Pulling manifests": what a tag is made of.
@@ -100,6 +174,7 @@ fn may_hide_a_secret(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use rstest::rstest;
 
     use super::{public_address, public_words};
@@ -113,6 +188,7 @@ mod tests {
     #[case("https://u:hunter2@example.org/a?t=hunter2#hunter2", "https://example.org/a?…")]
     #[case("http://user:hunter2@ bad host/x", "…")]
     #[case("user:hunter2@host/x", "…")]
+    #[case("user:hunter2@host:5000", "…")]
     #[case("http://x:hunter2:80/", "…")]
     #[case("https://user:hunter2@[bad/x?X-Amz-Signature=hunter2", "…")]
     #[case("https://[bad/x?X-Amz-Signature=hunter2", "…")]
@@ -142,12 +218,92 @@ mod tests {
     #[case("see https://u:hunter2@h/?X-Amz-Signature=hunter2 and bearer eyJhunter2hunter2.x.y", "see https://h/?… and bearer …")]
     #[case("(see \"https://h/a?t=hunter2\").", "(see \"https://h/a?…\").")]
     #[case("slow down user:hunter2@x", "slow down …@x")]
+    #[case("slow down user:hunter2@x:80", "slow down …@x:80")]
     #[case("GET /a?token=hunter2 failed", "GET /a?… failed")]
     #[case("at https://[hunter2 now", "at … now")]
     #[case("https://a/,https://u:hunter2@b/", "…")]
     #[case("ask ops@example.org", "ask ops@example.org")]
     #[case("r.example/a:1@sha256:0123 is unknown", "r.example/a:1@sha256:0123 is unknown")]
+    #[case("pull \"r.example/a:1@sha256:0123\": no", "pull \"r.example/a:1@sha256:0123\": no")]
+    #[case("u:hunter2@r.example/a@sha256:0123", "…@r.example/a@sha256:0123")]
+    // White space is kept, and each kind of it ends a word.
+    #[case("at\thttps://u:hunter2@h/a\n  and https://b.example", "at\thttps://h/a\n  and https://b.example")]
+    // A second address in a query goes with the query; two that run together are not told apart.
+    #[case("at https://h/?a=1&b=https://u:hunter2@h/y", "at https://h/?…")]
+    #[case("at https://h/#https://u:hunter2@h/y", "at https://h/")]
+    // An address ends at a quotation mark, unless that may be part of a password.
+    #[case(r#"{"a":"https://u:hunter2@h/","b":"https://i/?t=hunter2"}"#, r#"{"a":"https://h/","b":"https://i/?…"}"#)]
+    #[case(r#"said \"https://u:hunter2@h/a\": no"#, r#"said \"https://h/a\": no"#)]
+    #[case("<https://h/a?t=hunter2>; rel=next", "<https://h/a?…>; rel=next")]
+    #[case(r#"at https://u:hun"ter2@h/x"#, "at https://h/x")]
+    #[case(r#"at https://hun"ter2@h/x"#, "at https://h/x")]
+    #[case(r#"at https://u:hunter2"/x@h/a"#, "at …")]
+    #[case("it's https://h/a'b?hunter2", "it's https://h/a'b?…")]
+    // What comes before an address is a word like any other.
+    #[case("u:hunter2@https://h/", "…@https://h/")]
+    #[case("/a?t=hunter2,https://h/", "/a?…https://h/")]
+    #[case("éhttps://u:hunter2@h/é", "éhttps://h/%C3%A9")]
+    #[case("…https://h/…", "…https://h/…")]
+    #[case("git+https://u:hunter2@h/a", "git+https://h/a")]
+    #[case("dial https://[fd00::1]: refused", "dial https://[fd00::1]: refused")]
+    #[case("dial [https://h/]: refused", "dial [https://h/]: refused")]
+    #[case("token=eyJhunter2hunter2.x.y, eyJhunter2hunter2.", "token=…, ….")]
+    #[case("https://h/eyJhunter2hunter2/a", "https://h/…/a")]
+    #[case("hey eyJ and heyJude-and-others", "hey eyJ and heyJude-and-others")]
     fn words_are_shown_without_secrets(#[case] text: &str, #[case] shown: &str) {
         assert_eq!(public_words(text), shown);
+        assert_eq!(public_words(shown), shown, "twice is as once");
+    }
+
+    /// Words out of what means something to the reader of words.
+    fn pieces() -> impl Strategy<Value = String> {
+        let piece = prop::sample::select(vec![
+            "https://",
+            "a://",
+            "u:",
+            "p",
+            "@",
+            "h",
+            "/",
+            "?",
+            "=",
+            "#",
+            "\"",
+            "'",
+            "\\",
+            "[",
+            "]",
+            ":",
+            ".",
+            ",",
+            " ",
+            "\n",
+            "é",
+            "…",
+            "sha256:0a",
+            "eyJabcdefgh",
+        ]);
+        prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn twice_is_as_once(text in pieces()) {
+            let once = public_words(&text);
+            prop_assert_eq!(public_words(&once), once);
+        }
+
+        #[test]
+        fn no_password_and_no_signature_gets_through_whatever_stands_around(before in pieces(), after in pieces()) {
+            for secret in ["u:hunter2@h/", "hunter2@h/", "h/a?sig=hunter2", "h/a?hunter2"] {
+                let text = format!("{before}https://{secret}{after}");
+                prop_assert!(!public_words(&text).contains("hunter2"), "{} becomes {}", text, public_words(&text));
+            }
+        }
+
+        #[test]
+        fn any_text_is_read(text in ".{0,60}") {
+            public_words(&text);
+        }
     }
 }

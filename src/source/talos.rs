@@ -132,8 +132,18 @@ impl Egress {
         let id = factory.schematic.id().or(request.schematic_id)?;
         let disk = image_url(factory, id);
         let url = format!("{disk}.sha256").parse::<HttpUrl>().ok()?;
-        let ask = Request { credentials: request.credentials.first(), ca_bundle: request.ca_bundle, ..Request::get(url.url()) };
-        let response = self.send(&ask).await.ok().filter(|response| response.status == StatusCode::OK)?;
+        let mut candidates = request.credentials.iter();
+        let mut credentials = candidates.next();
+        let response = loop {
+            let ask = Request { credentials, ca_bundle: request.ca_bundle, ..Request::get(url.url()) };
+            let response = self.send(&ask).await.ok()?;
+            match response.status {
+                StatusCode::OK => break response,
+                // As with the disk itself: the next ones may be the right ones, and none at all never is.
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => credentials = Some(candidates.next()?),
+                _ => return None,
+            }
+        };
         let text = response.body.whole(LONGEST).await.ok()?;
         stated(std::str::from_utf8(&text).ok()?, disk.url().path().rsplit('/').next()?)
     }

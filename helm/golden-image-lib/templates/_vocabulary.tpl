@@ -35,7 +35,9 @@ R1, as the daemon's own types spell it (src/model/talos.rs). Both return what is
 
 {{- /* R2, as src/model/source.rs spells it. */ -}}
 {{- define "golden-image.reference.error" -}}
-{{- $shown := include "golden-image.shown" . -}}
+{{- /* A password may stand before an `@` that begins no digest, and a signature behind a `?`: not repeated. */ -}}
+{{- $name := regexReplaceAll "@(sha256|sha512|blake3):[0-9A-Fa-f]*$" . "" -}}
+{{- $shown := include "golden-image.shown" (ternary "…" . (regexMatch "[@?#]" $name)) -}}
 {{- if contains "://" . -}}
 {{ $shown }} is not a valid image reference: must not have a scheme: write `registry/repository@sha256:…`
 {{- else if not (contains "@" .) -}}

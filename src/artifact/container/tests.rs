@@ -45,6 +45,12 @@ fn frames(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
+fn xz(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = liblzma::write::XzEncoder::new(Vec::new(), 1);
+    encoder.write_all(bytes).expect("xz");
+    encoder.finish().expect("xz")
+}
+
 fn plain(bytes: &[u8]) -> Vec<u8> {
     bytes.to_vec()
 }
@@ -75,6 +81,7 @@ type Pack = fn(&[u8]) -> Vec<u8>;
 #[case::estargz(members, "raw in tar.gz")]
 #[case::zstd(zstd, "raw in tar.zst")]
 #[case::zstd_chunked(frames, "raw in tar.zst")]
+#[case::xz(xz, "raw in tar.xz")]
 fn r2_layers_are_read_by_content(#[case] pack: Pack, #[case] format: &str) {
     let tar = TarSample::new().folder("disk/").file("disk/disk.img", &raw()).file("etc/after", b"more").finish();
     let layer = pack(&tar);

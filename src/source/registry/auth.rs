@@ -157,29 +157,48 @@ impl Registry<'_> {
             token: Option<Zeroizing<String>>,
             access_token: Option<Zeroizing<String>>,
         }
-        let Challenge::Bearer { realm, service, scope } = challenge else { return Err(self.failed(RegistryFault::NoToken, place)) };
+        let Challenge::Bearer { realm, service, .. } = challenge else { return Err(self.failed(RegistryFault::NoToken, place)) };
         let (mut url, trust) = check_realm(realm, place.url.url()).map_err(|fault| self.failed(fault, place))?;
-        let own = format!("repository:{}:pull", self.reference.repository());
-        let scope = scope.as_deref().filter(|scope| is_pull_only(scope)).unwrap_or(&own);
+        // Whatever the registry names: `ghcr.io` answers `/v2/` with a repository that is none, and a hostile one could have
+        // these credentials open somebody else's. What the realm itself would ask for goes too.
+        let asked: Vec<(String, String)> = url.query_pairs().into_owned().filter(|(key, _)| key != "scope").collect();
         {
             let mut query = url.query_pairs_mut();
+            query.clear().extend_pairs(asked);
             if let Some(service) = service {
                 query.append_pair("service", service);
             }
-            query.append_pair("scope", scope);
+            query.append_pair("scope", &format!("repository:{}:pull", self.reference.repository()));
         }
         let request = Request { credentials, trust, ca_bundle: self.request.ca_bundle, small: true, ..Request::get(&url) };
         let response = self.egress.send(&request).await?;
         if response.status != StatusCode::OK {
-            return Err(refusal(response, self.request.credentials, credentials.is_some()).await);
+            let with_credentials = credentials.is_some();
+            return Err(refusal(response, self.request.credentials, |status| hint(status, with_credentials)).await);
         }
         let at = response.at();
         let no_token = || SourceError::new(Fault::Registry(Box::new(RegistryFault::NoToken)), at.clone());
-        let body = Zeroizing::new(response.body.whole(LARGEST_TOKEN).await?.to_vec());
+        let body = response.body.whole(LARGEST_TOKEN).await.map_err(|error| match error.fault() {
+            // A service in trouble, not an image that is too large.
+            Fault::TooLarge { .. } => no_token(),
+            _ => error,
+        })?;
+        let body = Zeroizing::new(body.to_vec());
         let answer: Answer = serde_json::from_slice(&body).map_err(|_| no_token())?;
         let token = answer.token.filter(|token| !token.is_empty()).or(answer.access_token).filter(|token| !token.is_empty());
         let token = Credentials::Bearer(token.ok_or_else(no_token)?);
         if token.authorization().is_some() { Ok(token) } else { Err(no_token()) }
+    }
+
+    /// What this answer means, where that is known.
+    pub(super) fn meaning(&self, response: &Response, place: &Place) -> Option<&'static str> {
+        let named = Challenge::of(&response.headers);
+        let of_others =
+            matches!(&named, Some(Challenge::Bearer { scope: Some(scope), .. }) if is_of_others(scope, self.reference.repository()));
+        if response.status == StatusCode::UNAUTHORIZED && of_others {
+            return Some(OTHER_REPOSITORY);
+        }
+        hint(response.status, place.is_origin && !self.request.credentials.is_empty())
     }
 
     fn failed(&self, fault: RegistryFault, place: &Place) -> SourceError {
@@ -196,9 +215,11 @@ fn is_refused(error: &SourceError) -> bool {
     matches!(error.fault(), Fault::Status { status, .. } if matches!(status.as_u16(), 400 | 401 | 403))
 }
 
-/// Whether a scope asks for nothing but pulling: a registry may not have a token made that allows more.
-fn is_pull_only(scope: &str) -> bool {
-    scope.split(' ').all(|item| item.starts_with("repository:") && item.rsplit(':').next() == Some("pull"))
+/// Whether a challenge names repositories and `own` is not among them (distribution's "Token Scope Documentation": items are
+/// `type:name:actions`, and a name may hold a colon).
+fn is_of_others(scope: &str, own: &str) -> bool {
+    let mut names = scope.split(' ').filter_map(|item| item.strip_prefix("repository:")?.rsplit_once(':')).map(|(name, _)| name).peekable();
+    names.peek().is_some() && names.all(|name| name != own)
 }
 
 /// Where tokens are asked for. The host may be another than the registry's by design, and it is the registry that names it:
@@ -221,7 +242,11 @@ fn check_realm(realm: &str, registry: &Url) -> Result<(Url, Trust), RegistryFaul
 }
 
 /// An answer of a registry or its token service that is not what was asked for.
-pub(super) async fn refusal(mut response: Response, credentials: &[Credentials], with_credentials: bool) -> SourceError {
+pub(super) async fn refusal(
+    mut response: Response,
+    credentials: &[Credentials],
+    hint: impl FnOnce(StatusCode) -> Option<&'static str>,
+) -> SourceError {
     let status = response.status;
     response.secrets.extend(credentials.iter().flat_map(Credentials::secrets));
     let settings = response.egress.settings();
@@ -229,7 +254,7 @@ pub(super) async fn refusal(mut response: Response, credentials: &[Credentials],
     let retry_after = retry_after(&response.headers, std::time::SystemTime::now(), cap);
     let text = if response.encoding().is_none() { response.body.text(most).await } else { String::new() };
     let text = clean(&codes(&text).unwrap_or(text), &response.secrets);
-    SourceError::new(Fault::Status { status, text, retry_after, hint: hint(status, with_credentials) }, response.at())
+    SourceError::new(Fault::Status { status, text, retry_after, hint: hint(status) }, response.at())
 }
 
 /// The codes and messages of a registry's error document (distribution-spec, "Error Codes").
@@ -258,6 +283,9 @@ fn codes(text: &str) -> Option<String> {
     (!items.is_empty()).then(|| items.join("; "))
 }
 
+/// What it means that a registry refuses a token for the reference's own repository and names another one.
+const OTHER_REPOSITORY: &str = "it wants a token for another repository, and one is asked for to pull the reference's own only: if the registry has the image under two names, write the other into the reference";
+
 /// What a registry's refusal means: many answer the same for what is not there and for what is not for everyone.
 const fn hint(status: StatusCode, with_credentials: bool) -> Option<&'static str> {
     match (status.as_u16(), with_credentials) {
@@ -276,7 +304,7 @@ mod tests {
     use rstest::rstest;
     use url::Url;
 
-    use super::{check_realm, codes, hint, is_pull_only};
+    use super::{check_realm, codes, hint, is_of_others};
     use crate::source::address::Trust;
 
     #[rstest]
@@ -300,13 +328,19 @@ mod tests {
     }
 
     #[rstest]
-    #[case("repository:a/b:pull", true)]
-    #[case("repository:a/b:pull repository:c:pull", true)]
-    #[case("repository:a/b:pull,push", false)]
+    #[case("repository:team/disk:pull", false)]
+    #[case("repository:team/disk:pull,push", false)]
+    #[case("repository:other:pull repository:team/disk:pull", false)]
+    #[case("repository:user/image:pull", true)]
+    #[case("repository:team/disk2:pull", true)]
+    #[case("repository:r.example:5000/team/disk:pull", true)]
+    #[case("repository:a:pull repository:b:pull", true)]
+    #[case("repository:team/disk", false)]
     #[case("registry:catalog:*", false)]
+    #[case("aws", false)]
     #[case("", false)]
-    fn scopes(#[case] scope: &str, #[case] good: bool) {
-        assert_eq!(is_pull_only(scope), good);
+    fn scopes_of_other_repositories(#[case] scope: &str, #[case] others: bool) {
+        assert_eq!(is_of_others(scope, "team/disk"), others);
     }
 
     #[rstest]

@@ -163,8 +163,8 @@ impl Registry<'_> {
 
     /// An answer that is not what was asked for, as an error: what a registry's codes mean, and without any secret.
     async fn refusal(&self, response: Response, place: &Place) -> SourceError {
-        let with_credentials = place.is_origin && !self.request.credentials.is_empty();
-        auth::refusal(response, self.request.credentials, with_credentials).await
+        let meaning = self.meaning(&response, place);
+        auth::refusal(response, self.request.credentials, |_| meaning).await
     }
 }
 
