@@ -179,8 +179,7 @@ fn made(draft: &mut Draft<'_>, golden: &GoldenName, uid: String, view: &Observed
     if claim.lost || !claim.bound {
         return Some(TargetState::trouble(Reason::ClaimLost, format!("The PVC {golden} is not bound to its volume any more.")));
     }
-    // A DataVolume that somebody made anew beside the golden's own claim does not control it: CDI does not ask it, and nor do we.
-    let volume = volume.as_ref().filter(|volume| claim.controller.as_ref().is_none_or(|uid| *uid == volume.uid));
+    let volume = volume.as_ref().filter(|volume| claim.heeds(volume));
     if let Some(volume) = volume.filter(|volume| volume.phase != "Succeeded") {
         let message = format!("CDI says that the DataVolume {golden} is in phase {:?}, although it was imported.", volume.phase);
         return Some(TargetState::trouble(Reason::ImportFailed, message));
