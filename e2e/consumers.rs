@@ -6,10 +6,14 @@ mod backfill;
 mod cdi;
 #[path = "harness/mod.rs"]
 mod harness;
+#[path = "consumers/kinds.rs"]
+mod kinds;
 #[path = "stage/mod.rs"]
 mod stage;
 #[path = "upstream/mod.rs"]
 mod upstream;
+#[path = "consumers/waiting.rs"]
+mod waiting;
 
 use golden_catalog::api::{ConsumersStatus, GoldenImage};
 use harness::Needs;
@@ -226,10 +230,12 @@ async fn what_still_needs_this_golden() {
 
     nobody_uses_it(&scene).await;
     every_form_of_reference_counts(&scene).await;
+    a_disk_that_goes_does_not_count(&scene).await;
     r25_marks_are_written_restored_and_corrected(&scene).await;
     r15_the_class_of_a_pool_scaled_to_zero_is_on_record(&scene).await;
     a_worker_class_names_its_image_by_identity(&scene).await;
-    kinds_come_and_go(&scene).await;
+    kinds::come_and_go(&scene).await;
+    waiting::disks_that_wait_hide_no_stuck_clone(&scene).await;
     a_clone_that_does_not_move_is_told(&scene).await;
     a_clone_that_was_copied_is_counted_with_its_cause(&scene).await;
     let daemon = a_restart_writes_nothing(&scene, daemon).await;
@@ -276,6 +282,16 @@ async fn every_form_of_reference_counts(scene: &Scene<'_>) {
     scene.apply(disk("of-snapshot", json!({ "snapshot": { "namespace": CATALOG, "name": "before-upgrade" } }), json!({}))).await;
     scene.apply(claim(TENANT, "orphan", json!({}), json!({ GOLDEN_MARK: GOLDEN, POOL_MARK: "tenant-a/VMDisk/orphan" }))).await;
     scene.apply(claim(TENANT, "former", json!({}), json!({ "k8s.io/CloneRequest": format!("{CATALOG}/{GOLDEN}") }))).await;
+    // A claim without a DataVolume, through what CDI clones by.
+    scene
+        .apply(json!({
+            "apiVersion": CDI, "kind": "VolumeCloneSource", "metadata": { "namespace": CATALOG, "name": "by-hand" },
+            "spec": { "source": { "kind": "PersistentVolumeClaim", "name": GOLDEN } },
+        }))
+        .await;
+    let mut by_reference = claim(TENANT, "by-reference", json!({}), json!({ "cdi.kubevirt.io/dataSourceNamespace": CATALOG }));
+    by_reference["spec"]["dataSourceRef"] = json!({ "apiGroup": "cdi.kubevirt.io", "kind": "VolumeCloneSource", "name": "by-hand" });
+    scene.apply(by_reference).await;
     // A worker of a pool, and a VM that stands alone.
     scene.apply(virtual_machine("kubernetes-demo-md0-abcde", worker_labels("md0"))).await;
     scene.apply(virtual_machine("lonely", json!({}))).await;
@@ -334,7 +350,9 @@ async fn every_form_of_reference_counts(scene: &Scene<'_>) {
     ] {
         assert!(lines.iter().any(|line| line == expected), "{expected} is not among\n{}", lines.join("\n"));
     }
-    assert!(lines.iter().any(|line| line.contains("tenant-a/odd")), "{lines:#?}");
+    for counts in ["tenant-a/odd ", "Disk tenant-a/by-reference "] {
+        assert!(lines.iter().any(|line| line.contains(counts)), "{counts} is not among {lines:#?}");
+    }
     assert!(!lines.iter().any(|line| line.contains("tmp-pvc") || line.contains("/other ")), "{lines:#?}");
     assert_eq!((&told["free"], told["counts"]["virtualMachines"].as_u64()), (&json!(false), Some(2)));
 
@@ -350,6 +368,26 @@ async fn every_form_of_reference_counts(scene: &Scene<'_>) {
     assert!(status.stdout.contains("CLONES"), "{}", status.stdout);
     let condition = scene.stage.until(IMAGE, "InUse", "True").await;
     assert!(!condition.message.contains("tenant"), "counts only: {}", condition.message);
+}
+
+/// R22: a disk that is on its way out needs the golden while it is being cloned, and not once that is done.
+async fn a_disk_that_goes_does_not_count(scene: &Scene<'_>) {
+    let mut going = disk("going", from_golden(GOLDEN), json!({}));
+    going["metadata"]["finalizers"] = json!(["e2e.example/held"]);
+    scene.apply(going).await;
+    scene.annotations(CDI, "DataVolume", "going", "the clone is done", |volume| volume.data["status"]["phase"] == "Succeeded").await;
+    let is_told = async || scene.lines(IMAGE).await.iter().any(|line| line.contains("Disk tenant-a/going "));
+    assert!(is_told().await, "it counts as long as nobody deletes it");
+    let (volumes, claims) = (scene.api(CDI, "DataVolume", TENANT).await, scene.api("v1", "PersistentVolumeClaim", TENANT).await);
+    volumes.delete("going", &DeleteParams::background()).await.expect("deletion is asked for");
+    claims.delete("going", &DeleteParams::default()).await.expect("deleted");
+    harness::until_gone(claims, "going").await;
+    assert!(volumes.get("going").await.expect("it is held").metadata.deletion_timestamp.is_some());
+    assert!(!is_told().await, "its clone has ended, and it goes");
+    scene.agreed().await;
+    let free = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+    volumes.patch("going", &PatchParams::default(), &free).await.expect("let go");
+    harness::until_gone(volumes, "going").await;
 }
 
 /// R25, through CDI's own admission, which asks again whether we may clone.
@@ -436,25 +474,6 @@ async fn a_worker_class_names_its_image_by_identity(scene: &Scene<'_>) {
     assert_eq!(scene.cli(&["check-delete", "kairos-worker-x"]).await.code, Some(1));
 }
 
-/// A kind that is uninstalled has no objects; one that comes back is watched again, without a restart.
-async fn kinds_come_and_go(scene: &Scene<'_>) {
-    const DEFINITION: &str = "virtualmachines.kubevirt.io";
-    let definitions = scene.api("apiextensions.k8s.io/v1", "CustomResourceDefinition", "default").await;
-    definitions.delete(DEFINITION, &DeleteParams::default()).await.expect("deleted");
-    harness::until_gone(definitions.clone(), DEFINITION).await;
-    let count = |count: i32| {
-        move |image: &GoldenImage| {
-            image.status.as_ref().and_then(|status| status.consumers.as_ref()).is_some_and(|consumers| consumers.virtual_machines == count)
-        }
-    };
-    harness::until(scene.stage.images(), IMAGE, "no VM counts without the kind", count(0)).await;
-    scene.agreed().await;
-    scene.stage.cluster.install_foreign_crds(harness::Flavor::Trimmed).await;
-    scene.apply(virtual_machine("back", json!({}))).await;
-    harness::until(scene.stage.images(), IMAGE, "the VM counts again", count(1)).await;
-    scene.agreed().await;
-}
-
 /// A pod that writes to the golden holds every clone, and CDI says so nowhere but in an Event on the PVC (R26).
 async fn a_clone_that_does_not_move_is_told(scene: &Scene<'_>) {
     scene
@@ -477,6 +496,22 @@ async fn a_clone_that_does_not_move_is_told(scene: &Scene<'_>) {
     // A clone of a golden that is not there and will not be.
     let note = scene.event("of-a-ghost", "CloneStuck").await;
     assert!(note.contains("GoldenMissing"), "{note}");
+    // A quota, and storage that makes no volume: in their own words, until the cause is gone.
+    let quota = "exceeded quota: disks, requested: requests.storage=1Gi";
+    let causes = [
+        ("over-quota", cdi::Behaviour::ClaimQuota { message: quota.into() }, "QuotaExceeded", quota),
+        ("no-volume", cdi::Behaviour::NoVolume { message: "no space left in the pool".into() }, "Provisioner", "no space left in the pool"),
+    ];
+    for (name, behaviour, ..) in &causes {
+        scene.stage.cdi.script(&format!("{TENANT}/{name}"), behaviour.clone());
+        scene.apply(disk(name, from_golden(GOLDEN), json!({}))).await;
+    }
+    for (name, _, cause, words) in &causes {
+        let note = scene.event(name, "CloneStuck").await;
+        assert!(note.contains(cause) && note.contains(words), "{note}");
+        scene.stage.cdi.unscript(&format!("{TENANT}/{name}"));
+        scene.annotations(CDI, "DataVolume", name, "it goes on by itself", |volume| volume.data["status"]["phase"] == "Succeeded").await;
+    }
 }
 
 /// CDI falls back to a copy over the network where storage cannot clone, and says why on the claim alone.
@@ -497,12 +532,15 @@ async fn a_clone_that_was_copied_is_counted_with_its_cause(scene: &Scene<'_>) {
         if lines.contains(&counted) { Ok(()) } else { Err(format!("{lines:?}")) }
     })
     .await;
+    // Counts only, whatever tenants do: no disk, pool or namespace of theirs in metrics or status.
+    let image = serde_json::to_string(&scene.stage.images().get(IMAGE).await.expect("image").status).expect("JSON");
+    assert!(!scene.stage.metrics().await.contains(TENANT) && !image.contains(TENANT), "{image}");
 }
 
 /// Nothing is kept but the objects: the next process finds all as it is, and has nothing to write.
 async fn a_restart_writes_nothing(scene: &Scene<'_>, daemon: harness::Daemon) -> harness::Daemon {
     // What came last is marked by now too.
-    for name in ["held", "copied"] {
+    for name in ["held", "copied", "over-quota", "no-volume"] {
         for (version, kind) in [(CDI, "DataVolume"), ("v1", "PersistentVolumeClaim")] {
             scene.annotations(version, kind, name, "it is marked", |object| object.annotations().contains_key(GOLDEN_MARK)).await;
         }

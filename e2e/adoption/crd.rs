@@ -46,6 +46,10 @@ pub async fn an_older_crd_is_reported_and_brought_forward(scene: &Scene<'_>) {
         let mut body: CustomResourceDefinition = serde_json::from_value(was).expect("CRD");
         body.metadata.resource_version = live.metadata.resource_version;
         api(scene).replace(NAME, &PostParams::default(), &body).await.expect("the older CRD");
+        // Somebody else's, by any tool: not the release's to take away.
+        let marks = json!({ "metadata": { "labels": { "team": "storage" }, "annotations": { "example.org/owner": shown } } });
+        let theirs = PatchParams { field_manager: Some("somebody".to_owned()), ..PatchParams::default() };
+        api(scene).patch(NAME, &theirs, &Patch::Merge(&marks)).await.expect("marked");
         let missing = lacks(scene).await;
         println!("{shown}: {} fields are missing", missing.len());
         assert!(!missing.is_empty(), "{shown} is no older CRD");
@@ -64,6 +68,9 @@ pub async fn an_older_crd_is_reported_and_brought_forward(scene: &Scene<'_>) {
         daemon.ready().await;
         assert_eq!(version(scene).await.as_deref(), Some(env!("CARGO_PKG_VERSION")), "{shown}");
         assert_eq!(lacks(scene).await, Vec::<String>::new(), "{shown}");
+        let now = api(scene).get(NAME).await.expect("CRD");
+        let left = (now.labels().get("team").map(String::as_str), now.annotations().get("example.org/owner").map(String::as_str));
+        assert_eq!(left, (Some("storage"), Some(shown.as_str())), "the upgrade took away what is not its own");
         scene.stage.until_reason("stored", "Suspended").await;
         let stored = scene.stage.images().get("stored").await.expect("stored");
         assert_eq!(stored.spec, object.spec, "{shown}");

@@ -15,7 +15,8 @@ use crate::{
 
 pub const SCHEMATIC: &str = "ce4c980550dd2ab1b17bbf2b08801c7eb59418eafe8f279833297925d67c7515";
 const TALOS: &str = "talos-v1.13.6-b5a1de36eb14";
-const SYSTEM: &str = "cozy-system";
+/// The former charts' namespace.
+pub const SYSTEM: &str = "cozy-system";
 const MIB: u64 = 1 << 20;
 
 /// The images whose goldens are the same as the former catalogs'.

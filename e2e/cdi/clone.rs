@@ -286,6 +286,10 @@ async fn storage_clone(ctx: &Ctx, run: &Run, target: &PersistentVolumeClaim, sou
         spec.data_source_ref =
             Some(TypedObjectReference { api_group: group, kind: kind.into(), name: source.key().name.clone(), namespace: None });
         let tmp = tmp_claim(ctx, target, temporary(target, &namespace, spec, name)).await?;
+        super::import::no_volume(ctx, run, &tmp).await;
+        if run.get(names::BOUND).is_some() {
+            ctx.set(run, &[(names::BOUND, None), (names::BOUND_REASON, None), (names::BOUND_MESSAGE, None)]).await;
+        }
         if claim_phase(&tmp) != "Bound" {
             ctx.provision_plain(&tmp).await?;
         }

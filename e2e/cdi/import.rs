@@ -168,12 +168,7 @@ pub(super) fn import_annotations(annotations: &mut std::collections::BTreeMap<St
 
 /// The volume to write to: bound to the prime claim, or only a file in lean mode.
 async fn volume(ctx: &Ctx, run: &Run, claim: &PersistentVolumeClaim, import: &Import) -> Result<Volume, Trouble> {
-    let pending = |behaviour: &Behaviour| if let Behaviour::NoVolume { message } = behaviour { Some(message.clone()) } else { None };
-    let mut changed = ctx.scripts.watch();
-    while let Some(message) = ctx.scripts.find(&run.key, pending) {
-        told_pending(ctx, run, claim, &message).await;
-        let _ = changed.changed().await;
-    }
+    no_volume(ctx, run, claim).await;
     if !ctx.opts.full() && import.populator {
         return Ok(ctx.make_volume(claim, &Content::Empty).await?);
     }
@@ -184,6 +179,16 @@ async fn volume(ctx: &Ctx, run: &Run, claim: &PersistentVolumeClaim, import: &Im
         ctx.set(run, &[(names::BOUND, None), (names::BOUND_REASON, None), (names::BOUND_MESSAGE, None)]).await;
     }
     Ok(made?)
+}
+
+/// Waits while a script has the provisioner make no volume for the prime or tmp claim.
+pub(super) async fn no_volume(ctx: &Ctx, run: &Run, claim: &PersistentVolumeClaim) {
+    let pending = |behaviour: &Behaviour| if let Behaviour::NoVolume { message } = behaviour { Some(message.clone()) } else { None };
+    let mut changed = ctx.scripts.watch();
+    while let Some(message) = ctx.scripts.find(&run.key, pending) {
+        told_pending(ctx, run, claim, &message).await;
+        let _ = changed.changed().await;
+    }
 }
 
 /// What CDI copies from the prime claim's events into the Bound condition.

@@ -6,7 +6,15 @@
 
 pub mod images;
 
-use std::{ops::Deref, path::PathBuf, sync::Mutex, time::Duration};
+use std::{
+    ops::Deref,
+    path::PathBuf,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use golden_catalog::api::GoldenImage;
 use kube::Api;
@@ -96,7 +104,7 @@ pub struct House<'a> {
     pub spool: Port,
     second: Port,
     webhook: Port,
-    admission: bool,
+    admission: AtomicBool,
     settings: serde_json::Value,
     /// The daemon's identity, with the chart's rights and no more.
     pub kubeconfig: PathBuf,
@@ -139,7 +147,7 @@ impl<'a> House<'a> {
         std::fs::write(&values, self::values(options.images, options.admission, &webhook).to_string()).expect("values");
         install(cluster, &values).await;
         let kubeconfig = cluster.kubeconfig_as_service_account(NAMESPACE, "golden-catalog-controller").await;
-        let (admission, settings, cdi) = (options.admission, options.settings, options.cdi);
+        let (admission, settings, cdi) = (AtomicBool::new(options.admission), options.settings, options.cdi);
         let namespaces = Mutex::new(vec![NAMESPACE.to_owned()]);
         Self { cluster, dir, spool, second, webhook, admission, settings, kubeconfig, metrics: Mutex::default(), namespaces, cdi }
     }
@@ -246,7 +254,7 @@ impl<'a> House<'a> {
         let text = (!launch.arguments.iter().any(|argument| argument.starts_with("--log-format="))).then_some("--log-format=text");
         // As the chart tells it.
         let enforced = "--access-enforced".to_owned();
-        let enforced = (self.admission && !launch.arguments.contains(&enforced)).then_some(enforced);
+        let enforced = (self.admission.load(Ordering::Relaxed) && !launch.arguments.contains(&enforced)).then_some(enforced);
         *self.metrics.lock().expect("no panic under this lock") = scraped;
         let kubeconfig = launch.kubeconfig.as_ref().unwrap_or(&self.kubeconfig);
         let mut builder = Daemon::builder(name)
@@ -268,8 +276,14 @@ impl<'a> House<'a> {
     /// Sets the list as a hoster does: by an upgrade of the release.
     pub async fn list(&self, images: serde_json::Value) {
         let values = self.dir.join("values.yaml");
-        std::fs::write(&values, self::values(images, self.admission, &self.webhook).to_string()).expect("values");
+        std::fs::write(&values, self::values(images, self.admission.load(Ordering::Relaxed), &self.webhook).to_string()).expect("values");
         install(self.cluster, &values).await;
+    }
+
+    /// Turns the chart's webhooks on; [`Stage::admission`] answers them, and daemons started from now on are told.
+    pub async fn judge(&self, images: serde_json::Value) {
+        self.admission.store(true, Ordering::Relaxed);
+        self.list(images).await;
     }
 
     /// Installs a release of its own name in a namespace of its own, over the same goldens, or sets its list.

@@ -199,7 +199,7 @@ fn record(claim: &ClaimView, golden: &GoldenName, status: &mut TargetStatus) {
 /// Takes a claim over as it is.
 fn take(draft: &mut Draft<'_>, golden: &GoldenName, view: &ObservedTarget, claim: &ClaimView, status: &mut TargetStatus) -> TargetState {
     record(claim, golden, status);
-    let volume_uid = view.golden.volume.as_ref().map(|volume| volume.uid.clone());
+    let volume_uid = view.golden.volume.as_ref().filter(|volume| claim.heeds(volume)).map(|volume| volume.uid.clone());
     draft.after.push(Action::Adopt { golden: golden.clone(), claim_uid: claim.uid.clone(), volume_uid });
     TargetState::ready()
 }
@@ -213,7 +213,8 @@ pub(super) fn restored(
     status: &mut TargetStatus,
 ) -> Option<TargetState> {
     let claim = view.golden.claim.as_ref().filter(|claim| claim.ours && claim.bound && !claim.lost && !claim.terminating)?;
-    let whole = view.golden.volume.as_ref().is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating);
+    let volume = view.golden.volume.as_ref().filter(|volume| claim.heeds(volume));
+    let whole = volume.is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating);
     let consents = view.golden.stranger.as_ref().is_some_and(|found| found.consent);
     (whole && consents).then(|| take(draft, golden, view, claim, status))
 }

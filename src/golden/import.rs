@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    Action, ClaimView, ClassChoice, DataVolumeView, GrantView, ObservedTarget,
+    Action, ClaimView, ClassChoice, DataVolumeView, GrantView, ObservedTarget, adopt,
     decide::{Draft, after, whole_seconds},
     target::TargetState,
 };
@@ -60,6 +60,15 @@ pub(super) fn running(
     if volume.terminating {
         return TargetState::working(Reason::GoldenTerminating, format!("Waiting for the former DataVolume {golden} to be gone."))
             .with_disk();
+    }
+    // A claim that this DataVolume never filled, whatever CDI says of it: CDI takes over what a backup tool tells it to, unseen.
+    if claim.is_some_and(|claim| claim.ours && !claim.terminating && claim.is_restored(volume)) {
+        return adopt::restored(draft, golden, view, status).unwrap_or_else(|| {
+            let message = format!(
+                "The PVC {golden} was brought back by a restore (its DataVolume never filled it) and is on nobody's record: what is in it is not known."
+            );
+            TargetState::trouble(Reason::GoldenReplaced, message)
+        });
     }
     let disk: Option<Digest> = volume.disk_digest.as_ref().and_then(|digest| digest.parse().ok());
     let succeeded_claim = claim.filter(|claim| volume.phase == "Succeeded" && claim.bound && !claim.terminating);

@@ -240,6 +240,8 @@ fn claim_view(claim: &Claim, image: &ImageName, identity: Option<&str>) -> Claim
         uid: claim.uid().unwrap_or_default(),
         ours: is_ours(claim.labels(), image, identity),
         controller: claim.owner_references().iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone()),
+        made_for: claim.annotations().get(marks::CDI_CREATED_FOR).filter(|uid| !uid.is_empty()).cloned(),
+        said_filled: claim.annotations().get(marks::CDI_POPULATED_FOR).is_some_and(|name| !name.is_empty()),
         bound: phase == "Bound",
         lost: phase == "Lost",
         terminating: claim.metadata.deletion_timestamp.is_some(),

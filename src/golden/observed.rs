@@ -312,6 +312,10 @@ pub struct ClaimView {
     pub ours: bool,
     /// The UID of the object that controls it, for a golden its DataVolume.
     pub controller: Option<String>,
+    /// The UID of the DataVolume that CDI made it for, as CDI wrote it then: a claim that a restore brought back still names the former one.
+    pub made_for: Option<String>,
+    /// Whether somebody told CDI that it is filled already, as backup tools do.
+    pub said_filled: bool,
     /// Whether it is Bound.
     pub bound: bool,
     /// Whether it is Lost.
@@ -334,6 +338,23 @@ pub struct ClaimView {
     pub garbage_collected: bool,
     /// Who may clone it, as it says.
     pub access: Option<String>,
+}
+
+impl ClaimView {
+    /// Whether this DataVolume never filled it, because CDI made it for another one or was told to take it as it is: a restore brought it back.
+    pub fn is_of_another(&self, volume: &DataVolumeView) -> bool {
+        self.said_filled || self.made_for.as_ref().is_some_and(|uid| *uid != volume.uid)
+    }
+
+    /// Whether it stands beside this DataVolume without having been filled by it. One that yet another DataVolume controls is about to be collected.
+    pub fn is_restored(&self, volume: &DataVolumeView) -> bool {
+        self.is_of_another(volume) && self.controller.as_ref().is_none_or(|uid| *uid == volume.uid)
+    }
+
+    /// Whether the DataVolume of its name speaks for it. One that somebody made anew beside it does not control it: CDI does not ask that, and nor do we.
+    pub fn heeds(&self, volume: &DataVolumeView) -> bool {
+        self.controller.as_ref().map_or_else(|| !self.is_of_another(volume), |uid| *uid == volume.uid)
+    }
 }
 
 /// What the spool answers to whoever asks for a golden.

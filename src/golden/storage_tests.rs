@@ -297,6 +297,54 @@ fn r7_r8_a_claim_without_its_volume() {
     assert_eq!(reason(&run(&observed)), "Ready");
 }
 
+/// R7: a pair that a restore brought back, with nothing on record. CDI calls it Succeeded without having looked at it.
+#[test]
+fn r7_a_restored_pair_is_not_believed_before_a_person_says_so() {
+    let restored = |phase: &str, controller: Option<&str>, bound: bool| {
+        let mut observed = http();
+        let golden = &mut observed.targets[0].golden;
+        golden.volume = Some(volume(phase));
+        let controller = controller.map(str::to_owned);
+        golden.claim = Some(ClaimView { controller, made_for: Some("former".into()), bound, ..claim() });
+        golden.stranger = Some(super::tests::stranger("https://spool.example/former"));
+        observed
+    };
+    for (phase, controller, bound) in [
+        ("Succeeded", Some("dv"), true),
+        ("Succeeded", None, true),
+        // Beside a claim that CDI did not take over, and beside one that is still being filled by the backup tool.
+        ("Pending", None, true),
+        ("", None, true),
+        ("Pending", None, false),
+    ] {
+        let mut observed = restored(phase, controller, bound);
+        let decision = run(&observed);
+        assert_eq!(reason(&decision), "GoldenReplaced", "{phase} {controller:?}");
+        assert!(decision.before.is_empty() && decision.after.is_empty(), "{phase} {controller:?}: {decision:?}");
+        assert_eq!(decision.status.targets[0].started_time, None, "no import begins");
+        observed.targets[0].golden.stranger.as_mut().expect("stranger").consent = true;
+        let taken = run(&observed);
+        if !bound {
+            assert_eq!((reason(&taken).as_str(), taken.after.len()), ("GoldenReplaced", 0), "there is nothing to take over yet");
+            continue;
+        }
+        let verified = find_condition(&taken.status.conditions, ConditionType::Verified).expect("Verified");
+        assert_eq!((ready(&taken).0.as_str(), verified.reason.as_str()), ("True", "Adopted"), "{phase} {controller:?}");
+        assert!(matches!(&taken.after[..], [Action::Adopt { .. }]), "{taken:?}");
+        // Applied, nothing is left to do: a DataVolume that does not speak for the claim is not asked.
+        observed.status = taken.status.clone();
+        let again = run(&observed);
+        assert_eq!((again.status == taken.status, again.after.len()), (true, 0), "{phase} {controller:?}: {again:?}");
+    }
+    // The pair that CDI made is believed by its marks, unless CDI was only told that it is filled.
+    let mut observed = restored("Succeeded", Some("dv"), true);
+    let claim = observed.targets[0].golden.claim.as_mut().expect("claim");
+    claim.made_for = Some("dv".into());
+    assert_eq!(reason(&run(&observed)), "Ready");
+    observed.targets[0].golden.claim.as_mut().expect("claim").said_filled = true;
+    assert_eq!(reason(&run(&observed)), "GoldenReplaced");
+}
+
 #[test]
 fn r7_a_volume_made_by_hand_beside_the_goldens_claim_is_nobodys() {
     let mut observed = made();

@@ -228,9 +228,9 @@ fn made(draft: &mut Draft<'_>, golden: &GoldenName, uid: String, view: &Observed
     Some(TargetState::ready())
 }
 
-/// The DataVolume of a golden's claim. One that somebody made anew beside it does not control it: CDI does not ask it, and nor do we.
+/// The DataVolume that speaks for a golden's claim.
 fn controlling<'a>(view: &'a ObservedTarget, claim: &ClaimView) -> Option<&'a DataVolumeView> {
-    view.golden.volume.as_ref().filter(|volume| claim.controller.as_ref().is_none_or(|uid| *uid == volume.uid))
+    view.golden.volume.as_ref().filter(|volume| claim.heeds(volume))
 }
 
 /// Our marks on a golden on record, where it lacks any. Who may clone it is among them, because its image may go before it does (R18, R24).

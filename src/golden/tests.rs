@@ -377,7 +377,7 @@ fn a_size_that_cannot_hold_the_disk_is_refused_with_the_needed_one() {
     assert!(decision.after.is_empty());
 }
 
-fn stranger(url: &str) -> crate::rules::adopt::Stranger {
+pub(super) fn stranger(url: &str) -> crate::rules::adopt::Stranger {
     crate::rules::adopt::Stranger {
         origin: crate::rules::adopt::Origin::Url(url.into()),
         class: Some("replicated".into()),

@@ -62,7 +62,7 @@ pub const RETIRE_REQUESTED: &str = mark!("retire-requested");
 pub const FORCE_RETIRE: &str = mark!("force-retire");
 /// Annotation on a GoldenImage: start over with a failed fetch or import; any new value.
 pub const RETRY: &str = mark!("retry");
-/// Annotation on a DataVolume of a golden's name: the catalog may take it over (R5).
+/// Annotation on a DataVolume or claim of a golden's name: the catalog may take it over (R5), also where a restore brought it back (R7).
 pub const ADOPT: &str = mark!("adopt");
 
 /// The prefix of today's VM image catalog, whose console reads these annotations.
@@ -86,6 +86,10 @@ pub const CDI_CLONE_FALLBACK: &str = "cdi.kubevirt.io/cloneFallbackReason";
 pub const CDI_USE_POPULATOR: &str = "cdi.kubevirt.io/storage.usePopulator";
 /// CDI's annotation on a claim whose DataVolume it deleted after success (CDI v1.59 to v1.61).
 pub const CDI_GARBAGE_COLLECTED: &str = "cdi.kubevirt.io/garbageCollected";
+/// CDI's annotation on a claim: the UID of the DataVolume that it made the claim for, copied by whatever restores the claim.
+pub const CDI_CREATED_FOR: &str = "cdi.kubevirt.io/createdForDataVolume";
+/// The annotation by which a backup tool tells CDI that a claim is filled, for the DataVolume of this name; CDI writes it on claims that it takes over unseen.
+pub const CDI_POPULATED_FOR: &str = "cdi.kubevirt.io/storage.populatedFor";
 /// CDI's annotation `namespace/name` on a claim cloned by its former way.
 pub const CDI_CLONE_REQUEST: &str = "k8s.io/CloneRequest";
 /// CDI's annotation on a StorageProfile: no claim of the class is smaller.

@@ -124,11 +124,14 @@ pub struct Stuck {
     pub message: String,
 }
 
+/// Whether a DataVolume in this phase waits for a pod or a person, for as long as that takes: the disk of a stopped VM may wait for months.
+pub fn waits_for_somebody(phase: &str) -> bool {
+    matches!(phase, "PendingPopulation" | "WaitForFirstConsumer" | "Paused")
+}
+
 /// Whether a clone is stuck, and on what; `None` while it waits as it should or may still move.
 pub fn stuck(golden: &str, clone: &CloneFacts<'_>) -> Option<Stuck> {
-    // These wait for a pod or a person, for as long as that takes.
-    let waits = matches!(clone.phase, "PendingPopulation" | "WaitForFirstConsumer" | "Paused");
-    if waits || clone.golden == GoldenState::Coming || clone.still < clone.deadline {
+    if waits_for_somebody(clone.phase) || clone.golden == GoldenState::Coming || clone.still < clone.deadline {
         return None;
     }
     let (cause, what) = cause(clone);

@@ -23,8 +23,14 @@ use crate::{
         golden::{ObjectMarks, is_temporary},
         marks,
         pool::{Pool, PoolClue, disk_pool, machine_pool},
+        stuck::waits_for_somebody,
     },
 };
+
+/// Kubernetes' annotation on a claim: the scheduler chose a node for the first pod that uses it.
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// CDI's annotation on a disk that is to be made without a first pod.
+const IMMEDIATE_BIND: &str = "cdi.kubevirt.io/storage.bind.immediate.requested";
 
 /// A kind the ledger watches.
 pub trait Observe: kube::Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug + Send + 'static {
@@ -180,6 +186,7 @@ impl Observe for DataVolume {
                 Some("Succeeded") => !unbound,
                 phase => phase == Some("Failed"),
             };
+            facts.progress.waits = status.phase.as_deref().is_some_and(waits_for_somebody);
             let is_filled = facts.progress.has_ended && status.phase.as_deref() == Some("Succeeded");
             facts.progress.filled = status.condition("Ready").filter(|ready| is_filled && ready.status == "True").and_then(|ready| {
                 let at: Timestamp = ready.last_transition_time.as_ref()?.parse().ok()?;
@@ -220,6 +227,7 @@ impl Observe for Claim {
             filled: None,
             is_bound: phase == Some("Bound"),
             is_lost: phase == Some("Lost"),
+            waits: phase == Some("Pending") && ![SELECTED_NODE, IMMEDIATE_BIND].iter().any(|key| annotations.contains_key(*key)),
             copied: copy_cause(|key| annotations.get(key).map(String::as_str)),
         };
         let former_class = annotations.get("volume.beta.kubernetes.io/storage-class").cloned();

@@ -24,7 +24,7 @@ use crate::{
     world::ledger::RunningClone,
 };
 
-/// The most clones looked at in one round; each costs a read of the API server.
+/// The most clones looked at in one round; each costs a read of the API server. Those that are left have their turn in the next one.
 const MOST: usize = 200;
 /// Reads a second.
 const READS: u32 = 20;
@@ -32,24 +32,32 @@ const READS: u32 = 20;
 const WAITS: i64 = 10;
 
 /// What is remembered of a clone between two looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     /// Phase and progress; while they change, the clone moves.
     shape: (String, String),
     /// Since when they are so, in seconds since 1970.
     since: i64,
-    /// The cause that was told.
+    /// The cause that was told, and that still holds it as far as the last look showed.
     told: Option<StuckCause>,
+    /// The round in which it was last looked at.
+    round: u64,
 }
 
 /// What is remembered of all clones between two looks.
 #[derive(Default)]
 struct Memory {
+    /// Counts the rounds.
+    round: u64,
     seen: HashMap<String, Seen>,
     /// Those that were told that they wait for their golden.
     waiting: HashSet<String>,
+    /// Those that wait for a pod or a person: they begin to move when that comes, however old they are by then.
+    idle: HashSet<String>,
 }
 
 /// What is known of a golden, for its clones.
+#[derive(Clone)]
 struct GoldenSeen {
     image: String,
     /// The reason why it is not Ready, where an image says one.
@@ -81,40 +89,84 @@ fn seconds(time: Duration) -> i64 {
     i64::try_from(time.as_secs()).unwrap_or(i64::MAX / 4)
 }
 
-async fn round(shared: &Shared, client: &Client, mut clones: Vec<RunningClone>, memory: &mut Memory) {
-    // The oldest first: where there are too many, the newest have to wait.
-    clones.sort_by_key(|clone| clone.created);
-    clones.truncate(MOST);
-    let mut pace = tokio::time::interval(Duration::from_secs(1) / READS);
+fn key_of(clone: &RunningClone) -> String {
+    clone.uid.clone().unwrap_or_else(|| format!("{}/{}", clone.namespace, clone.name))
+}
+
+/// Splits off the clones whose turn it is: never looked at before longest ago, and of those the oldest first. However many never move, none keeps another from its turn for ever.
+fn in_turn(mut clones: Vec<RunningClone>, seen: &HashMap<String, Seen>, most: usize) -> (Vec<RunningClone>, Vec<RunningClone>) {
+    clones.sort_by_cached_key(|clone| {
+        let key = key_of(clone);
+        (seen.get(&key).map_or(0, |seen| seen.round), clone.created, key)
+    });
+    let later = clones.split_off(most.min(clones.len()));
+    (clones, later)
+}
+
+/// Whether a clone waits for a pod or a person, which is no trouble. A claim alone does where its class binds with its first consumer.
+fn is_idle(shared: &Shared, clone: &RunningClone) -> bool {
+    let binds_late = || {
+        let class = clone.class.as_deref().and_then(|class| shared.cluster.classes.get("", class));
+        class.is_some_and(|class| class.waits_for_consumer)
+    };
+    clone.waits && (clone.has_volume || binds_late())
+}
+
+async fn round(shared: &Shared, client: &Client, clones: Vec<RunningClone>, memory: &mut Memory) {
+    let mut goldens: HashMap<String, GoldenSeen> = HashMap::new();
     let mut counts: BTreeMap<(String, StuckCause), usize> = BTreeMap::new();
-    let Memory { seen: mut former, waiting: were_waiting } = std::mem::take(memory);
+    let Memory { round, seen: mut former, waiting: were_waiting, idle: were_idle } = std::mem::take(memory);
+    memory.round = round + 1;
     let oldest = Timestamp::now().as_second() - seconds(shared.usage.settings().stuck_clone);
+    let mut due = Vec::new();
     for clone in clones {
-        let golden = golden_seen(shared, &clone.golden);
-        let key = clone.uid.clone().unwrap_or_else(|| format!("{}/{}", clone.namespace, clone.name));
-        // Waiting for its golden is what it should do; nothing is asked about it.
+        let golden = goldens.entry(clone.golden.clone()).or_insert_with(|| golden_seen(shared, &clone.golden));
+        let key = key_of(&clone);
+        // Both do what they should; nothing is asked about them, and they take nobody's turn.
         if golden.state == GoldenState::Coming {
             if !were_waiting.contains(&key) {
-                tell_waiting(shared, &clone, &golden);
+                tell_waiting(shared, &clone, golden);
             }
             memory.waiting.insert(key);
-            continue;
+        } else if is_idle(shared, &clone) {
+            memory.idle.insert(key);
+        } else if clone.created <= oldest {
+            due.push(clone);
+        } else if were_idle.contains(&key) {
+            memory.idle.insert(key);
         }
-        if clone.created > oldest {
-            continue;
-        }
-        let status = if clone.has_volume {
+    }
+    let (now, later) = in_turn(due, &former, MOST);
+    if !later.is_empty() {
+        tracing::debug!(now = now.len(), later = later.len(), "the other clones have their turn in the next round");
+    }
+    let mut pace = tokio::time::interval(Duration::from_secs(1) / READS);
+    for (clone, is_now) in now.into_iter().map(|clone| (clone, true)).chain(later.into_iter().map(|clone| (clone, false))) {
+        let golden = goldens.entry(clone.golden.clone()).or_insert_with(|| golden_seen(shared, &clone.golden)).clone();
+        let key = key_of(&clone);
+        let known = former.remove(&key);
+        let status = if !is_now {
+            None
+        } else if clone.has_volume {
             pace.tick().await;
-            let api: Api<DataVolume> = Api::namespaced(client.clone(), &clone.namespace);
-            match api.get_opt(&clone.name).await {
-                Ok(Some(volume)) if volume.uid() == clone.uid => volume.status.read().cloned().unwrap_or_default(),
-                // It is gone, or cannot be asked for now: the next round tells.
-                _ => continue,
-            }
+            read(client, &clone).await
         } else {
-            DataVolumeStatus::default()
+            Some(DataVolumeStatus::default())
         };
-        let entry = look(former.remove(&key), &clone, &status, golden.since);
+        // Not looked at, or it could not be asked for now: what is known of it stays, and so does what of it counts.
+        let Some(status) = status else {
+            if let Some(seen) = known {
+                if let Some(cause) = seen.told {
+                    *counts.entry((golden.image.clone(), cause)).or_default() += 1;
+                }
+                memory.seen.insert(key, Seen { round: if is_now { memory.round } else { seen.round }, ..seen });
+            } else if were_idle.contains(&key) {
+                memory.idle.insert(key);
+            }
+            continue;
+        };
+        let since = if were_idle.contains(&key) { Timestamp::now().as_second() } else { clone.created.max(golden.since) };
+        let entry = look(known, &status, since, memory.round);
         let still = Timestamp::now().as_second() - entry.since.max(golden.since);
         let found = judge(shared, &clone, &status, &golden, Duration::from_secs(u64::try_from(still).unwrap_or(0)));
         let told = found.as_ref().map(|stuck| stuck.cause);
@@ -129,15 +181,22 @@ async fn round(shared: &Shared, client: &Client, mut clones: Vec<RunningClone>, 
     shared.metrics.stuck_clones(&counts.iter().map(|((image, cause), count)| ((image.as_str(), cause.as_str()), *count)).collect());
 }
 
-/// What to remember of a clone after this look.
-fn look(former: Option<Seen>, clone: &RunningClone, status: &DataVolumeStatus, ready: i64) -> Seen {
+/// What CDI says of a clone now; `None` where it is gone, or cannot be asked for.
+async fn read(client: &Client, clone: &RunningClone) -> Option<DataVolumeStatus> {
+    let api: Api<DataVolume> = Api::namespaced(client.clone(), &clone.namespace);
+    let volume = api.get_opt(&clone.name).await.ok().flatten()?;
+    (volume.uid() == clone.uid).then(|| volume.status.read().cloned().unwrap_or_default())
+}
+
+/// What to remember of a clone after this look. `since` is from when on one without progress has stood still that was never looked at.
+fn look(former: Option<Seen>, status: &DataVolumeStatus, since: i64, round: u64) -> Seen {
     let progress = status.progress.clone().filter(|progress| progress != "N/A").unwrap_or_default();
     let shape = (status.phase.clone().unwrap_or_default(), progress);
     match former {
-        Some(former) if former.shape == shape => former,
+        Some(former) if former.shape == shape => Seen { round, ..former },
         // A clone in storage shows no progress: one that is as old as this has stood still all the time. A copy may have moved a moment ago.
-        None if shape.1.is_empty() => Seen { shape, since: clone.created.max(ready), told: None },
-        other => Seen { shape, since: Timestamp::now().as_second(), told: other.and_then(|seen| seen.told) },
+        None if shape.1.is_empty() => Seen { shape, since, told: None, round },
+        other => Seen { shape, since: Timestamp::now().as_second(), told: other.and_then(|seen| seen.told), round },
     }
 }
 
@@ -234,4 +293,65 @@ fn note(shared: &Shared, clone: &RunningClone, severity: Severity, reason: Reaso
         action: "Clone",
         text,
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clone(name: &str, created: i64) -> RunningClone {
+        RunningClone {
+            namespace: "a".into(),
+            name: name.into(),
+            uid: None,
+            has_volume: true,
+            golden: "g".into(),
+            created,
+            class: None,
+            waits: false,
+        }
+    }
+
+    /// However many clones never move, each has its turn, the newest too; and none twice before all have had theirs.
+    #[test]
+    fn no_clone_starves_another() {
+        let clones: Vec<_> = (0..23).map(|number| clone(&format!("c{number:02}"), i64::from(number))).collect();
+        let mut seen: HashMap<String, Seen> = HashMap::new();
+        let mut turns: Vec<Vec<String>> = Vec::new();
+        for round in 1..=6 {
+            let (now, later) = in_turn(clones.clone(), &seen, 10);
+            assert_eq!(now.len() + later.len(), clones.len());
+            for clone in &now {
+                let entry = look(seen.remove(&key_of(clone)), &DataVolumeStatus::default(), clone.created, round);
+                seen.insert(key_of(clone), entry);
+            }
+            turns.push(now.into_iter().map(|clone| clone.name).collect());
+        }
+        assert_eq!(turns[0], (0..10).map(|number| format!("c{number:02}")).collect::<Vec<_>>(), "the oldest first");
+        for window in turns.windows(3) {
+            let looked: HashSet<&String> = window.iter().flatten().collect();
+            assert_eq!(looked.len(), clones.len(), "all in three rounds, whenever they begin: {window:?}");
+        }
+        // One that came a moment ago is never kept waiting by those that were looked at before.
+        let mut with_new = clones;
+        with_new.push(clone("new", 1_000));
+        assert!(in_turn(with_new, &seen, 10).0.iter().any(|clone| clone.name == "new"));
+    }
+
+    #[test]
+    fn since_when_a_clone_stands_still() {
+        let status = |phase: &str, progress: &str| DataVolumeStatus {
+            phase: Some(phase.into()),
+            progress: Some(progress.into()),
+            ..DataVolumeStatus::default()
+        };
+        let first = look(None, &status("CSICloneInProgress", "N/A"), 100, 1);
+        assert_eq!((first.since, first.round), (100, 1), "in storage: since it was made");
+        let told = Seen { told: Some(StuckCause::Unexplained), ..first };
+        let again = look(Some(told.clone()), &status("CSICloneInProgress", "N/A"), 100, 2);
+        assert_eq!(again, Seen { round: 2, ..told.clone() }, "nothing moved");
+        let moved = look(Some(told), &status("CloneInProgress", "10%"), 100, 3);
+        assert!(moved.since > 1_000_000 && moved.told == Some(StuckCause::Unexplained), "it moved now: {moved:?}");
+        assert!(look(None, &status("CloneInProgress", "10%"), 100, 1).since > 1_000_000, "a copy may have moved a moment ago");
+    }
 }

@@ -63,6 +63,8 @@ pub struct RunningClone {
     pub created: i64,
     /// Its claim's class.
     pub class: Option<String>,
+    /// Whether CDI waits for a pod or a person; of a claim alone, whether no node is chosen for it.
+    pub waits: bool,
 }
 
 impl Ledger {
@@ -151,6 +153,7 @@ impl Ledger {
             golden: text(golden),
             created: i64::from(found.created),
             class: claim.and_then(|claim| claim.class.some()).map(text),
+            waits: found.is(flag::WAITS),
         })
     }
 }

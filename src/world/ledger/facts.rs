@@ -124,6 +124,8 @@ pub struct DiskProgress {
     pub is_bound: bool,
     /// Of a claim: its volume is lost.
     pub is_lost: bool,
+    /// Of a DataVolume: CDI waits for a pod or a person. Of a claim: no node is chosen for it, which is what it waits for where its class binds with its first consumer.
+    pub waits: bool,
     /// Why CDI copied the content over the network, where it did.
     pub copied: Option<CopyCause>,
 }

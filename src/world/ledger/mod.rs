@@ -232,6 +232,7 @@ impl Ledger {
             (facts.progress.has_ended, flag::ENDED),
             (facts.progress.is_bound, flag::BOUND),
             (facts.progress.is_lost, flag::LOST),
+            (facts.progress.waits, flag::WAITS),
             (facts.lacks_class, flag::LACKS_CLASS),
         ];
         Row {

@@ -71,6 +71,7 @@ pub(super) mod flag {
     pub(in super::super) const ENDED: u8 = 2;
     pub(in super::super) const BOUND: u8 = 4;
     pub(in super::super) const LOST: u8 = 8;
+    pub(in super::super) const WAITS: u8 = 16;
     pub(in super::super) const LACKS_CLASS: u8 = 32;
 }
 

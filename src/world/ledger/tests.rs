@@ -659,3 +659,50 @@ fn the_end_of_a_clone_is_told_once_and_only_where_its_begin_was_seen() {
     ledger.observe(&disk("a/late", FIRST, "Succeeded"));
     assert_eq!(ledger.take_ends(), []);
 }
+
+/// A clone that waits for a pod or a person says so, by its phase; a claim alone by that no node is chosen for it.
+#[test]
+fn running_clones_and_which_of_them_wait() {
+    let mut ledger = synced();
+    for (path, phase) in [
+        ("a/runs", "CSICloneInProgress"),
+        ("a/new", ""),
+        ("a/stopped", "PendingPopulation"),
+        ("a/stopped-before-populators", "WaitForFirstConsumer"),
+        ("a/paused", "Paused"),
+        ("a/done", "Succeeded"),
+        ("cozy-public/copy", "CloneInProgress"),
+    ] {
+        ledger.observe(&volume(path, json!({}), from_golden("g"), phase));
+    }
+    let mut placed = marked("g");
+    placed["annotations"]["volume.kubernetes.io/selected-node"] = "n".into();
+    let mut at_once = marked("g");
+    at_once["annotations"]["cdi.kubevirt.io/storage.bind.immediate.requested"] = "true".into();
+    for (path, meta, phase) in [
+        ("a/alone", marked("g"), "Pending"),
+        ("a/placed", placed, "Pending"),
+        ("a/at-once", at_once, "Pending"),
+        ("a/bound", marked("g"), "Bound"),
+        ("a/stopped", marked("g"), "Pending"),
+    ] {
+        ledger.observe(&claim(path, meta, "zfs", phase));
+    }
+    let mut told: Vec<_> =
+        ledger.running_clones(NOW).expect("known").into_iter().map(|clone| (clone.name, clone.has_volume, clone.waits)).collect();
+    told.sort();
+    let expected = [
+        ("alone", false, true),
+        ("at-once", false, false),
+        ("new", true, false),
+        ("paused", true, true),
+        ("placed", false, false),
+        ("runs", true, false),
+        ("stopped", true, true),
+        ("stopped-before-populators", true, true),
+    ];
+    assert_eq!(told, expected.map(|(name, has_volume, waits)| (name.to_owned(), has_volume, waits)));
+    ledger.observe(&volume("a/stopped", json!({}), from_golden("g"), "CSICloneInProgress"));
+    assert!(ledger.running_clones(NOW).expect("known").iter().all(|clone| clone.name != "stopped" || !clone.waits), "it was started");
+    assert_eq!(ledger.running_clones(NOW - 8000).expect("known"), [], "older ones only");
+}

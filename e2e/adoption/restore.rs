@@ -1,0 +1,175 @@
+//! R7: goldens that a backup brought back, under new UIDs: reported, taken over when a person says so, never imported over.
+
+use golden_catalog::api::GoldenImage;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{self, Daemon},
+    scene::Scene,
+    stage::{CATALOG, images},
+};
+
+const ADOPT: &str = "kubernetes-worker-image.cozystack.io/adopt";
+/// CDI's words for backup tools (doc of CDI, "Backing up and restoring KubeVirt resources"): the claim is filled, and for whom.
+const POPULATED_FOR: &str = "cdi.kubevirt.io/storage.populatedFor";
+
+/// What comes back of one image.
+struct Case {
+    name: &'static str,
+    /// The DataVolume too, which CDI then calls Succeeded, unseen.
+    has_volume: bool,
+    /// The GoldenImage's status is there, with the UID of the claim that was.
+    has_status: bool,
+}
+
+const CASES: [Case; 4] = [
+    Case { name: "pair", has_volume: true, has_status: true },
+    Case { name: "pair-elsewhere", has_volume: true, has_status: false },
+    Case { name: "claim", has_volume: false, has_status: true },
+    Case { name: "claim-elsewhere", has_volume: false, has_status: false },
+];
+
+impl Case {
+    fn golden(&self) -> String {
+        format!("vm-default-images-{}", self.name)
+    }
+
+    fn image(&self, scene: &Scene<'_>) -> GoldenImage {
+        let spec = json!({ "source": { "http": { "url": scene.url(&format!("{}.img", self.name)) } } });
+        let object =
+            json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": self.name }, "spec": spec });
+        serde_json::from_value(object).expect("object")
+    }
+
+    async fn make(&self, scene: &Scene<'_>) {
+        scene.stage.images().create(&PostParams::default(), &self.image(scene)).await.expect("created");
+    }
+
+    /// Everything that anybody asked: of upstream for the bytes, and an importer of the spool.
+    fn asked(&self, scene: &Scene<'_>) -> (usize, usize) {
+        (scene.upstream_requests(&[&format!("/{}.img", self.name)]), scene.stage.cdi.requests_of(CATALOG, &self.golden()).len())
+    }
+
+    async fn claim_uid(&self, scene: &Scene<'_>) -> Option<String> {
+        scene.claims().await.get(&self.golden()).await.expect("the claim").uid()
+    }
+}
+
+/// Volumes lost and brought back while no daemon runs: into the same cluster, and into one that has never seen the image.
+pub async fn restored_goldens_are_reported_and_taken_over_when_asked(scene: &Scene<'_>, daemon: Daemon) -> Daemon {
+    let raw = images::raw_disk(scene.dir.path(), "restored", 32 << 20, 4, 9);
+    let bytes = std::fs::read(images::qcow2(&raw)).expect("qcow2");
+    for case in &CASES {
+        scene.nginx.put(&format!("{}.img", case.name), &bytes);
+        case.make(scene).await;
+    }
+    for case in &CASES {
+        scene.stage.until(case.name, "Ready", "True").await;
+    }
+    let ended = daemon.terminate(std::time::Duration::from_secs(60)).await.expect("it ends when asked to");
+    assert!(ended.success(), "{ended:?}");
+    let mut before = Vec::new();
+    for case in &CASES {
+        let former = case.claim_uid(scene).await;
+        restore(scene, case).await;
+        let now = case.claim_uid(scene).await;
+        assert_ne!(now, former, "{}", case.name);
+        if !case.has_status {
+            scene.stage.images().delete(case.name, &DeleteParams::default()).await.expect("deleted");
+            harness::until_gone(scene.stage.images(), case.name).await;
+            case.make(scene).await;
+        }
+        before.push((case.asked(scene), now));
+    }
+
+    let daemon = scene.stage.daemon("a");
+    daemon.ready().await;
+    for case in &CASES {
+        let told = scene.stage.until_reason(case.name, "GoldenReplaced").await;
+        let ready = harness::condition(&told, "Ready").expect("Ready");
+        assert!(ready.message.contains(&format!("{ADOPT}: true")), "{}: {}", case.name, ready.message);
+    }
+    for case in &CASES {
+        let consent = json!({ "metadata": { "annotations": { ADOPT: "true" } } });
+        scene.claims().await.patch(&case.golden(), &PatchParams::default(), &Patch::Merge(&consent)).await.expect("annotated");
+    }
+    for (case, (asked, uid)) in CASES.iter().zip(&before) {
+        scene.stage.until(case.name, "Ready", "True").await;
+        let image = scene.stage.images().get(case.name).await.expect("image");
+        let verified = harness::condition(&image, "Verified").expect("Verified");
+        assert_eq!((verified.status.as_str(), verified.reason.as_str()), ("Unknown", "Adopted"), "{}", case.name);
+        let target = image.status.expect("status").targets.remove(0);
+        assert_eq!((target.adopted, &target.claim_uid), (Some(true), uid), "{}", case.name);
+        assert_eq!(&case.claim_uid(scene).await, uid, "{}: the claim is the one that came back", case.name);
+        assert_eq!(&case.asked(scene), asked, "{}: upstream was asked, or an importer was at work", case.name);
+        let volume = scene.volumes().await.get_opt(&case.golden()).await.expect("asked");
+        assert_eq!(volume.is_some(), case.has_volume, "{}: a DataVolume was made or taken away", case.name);
+    }
+    for case in &CASES {
+        scene.stage.images().delete(case.name, &DeleteParams::default()).await.expect("deleted");
+    }
+    daemon
+}
+
+/// Takes DataVolume and claim away and brings back what a backup tool would, on the same storage: other UIDs, no owners, the same labels, annotations and spec.
+async fn restore(scene: &Scene<'_>, case: &Case) {
+    let golden = case.golden();
+    let (volumes, claims) = (scene.volumes().await, scene.claims().await);
+    let storage: Api<PersistentVolume> = Api::all(scene.stage.cluster.admin());
+    let volume = volumes.get(&golden).await.expect("the DataVolume");
+    let claim = claims.get(&golden).await.expect("the claim");
+    let disk = claim.data["spec"]["volumeName"].as_str().expect("it is bound").to_owned();
+    let merge = |value: Value| Patch::Merge(value);
+    let retain = merge(json!({ "spec": { "persistentVolumeReclaimPolicy": "Retain" } }));
+    storage.patch(&disk, &PatchParams::default(), &retain).await.expect("kept");
+    volumes.delete(&golden, &DeleteParams::background()).await.expect("deleted");
+    harness::until_gone(volumes.clone(), &golden).await;
+    harness::until_gone(claims.clone(), &golden).await;
+    harness::until(storage.clone(), &disk, "it is let go", |disk: &PersistentVolume| {
+        disk.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Released")
+    })
+    .await;
+    storage.patch(&disk, &PatchParams::default(), &merge(json!({ "spec": { "claimRef": null } }))).await.expect("free again");
+
+    let mut annotations = json!(claim.annotations());
+    let texts = annotations.as_object_mut().expect("a map");
+    texts.retain(|key, _| !key.starts_with("pv.kubernetes.io/"));
+    if case.has_volume {
+        texts.insert(POPULATED_FOR.to_owned(), json!(golden));
+    }
+    let mut spec = claim.data["spec"].clone();
+    let fields = spec.as_object_mut().expect("a spec");
+    fields.retain(|key, _| key != "dataSource" && key != "dataSourceRef");
+    let restored = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": { "name": golden, "namespace": CATALOG, "labels": claim.labels(), "annotations": annotations }, "spec": spec,
+    });
+    create(&claims, restored).await;
+    let bound: Api<PersistentVolumeClaim> = Api::namespaced(scene.stage.cluster.admin(), CATALOG);
+    harness::until(bound, &golden, "it is bound to its former volume", |claim: &PersistentVolumeClaim| {
+        claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
+    })
+    .await;
+    if case.has_volume {
+        let mut annotations = json!(volume.annotations());
+        annotations["cdi.kubevirt.io/storage.prePopulated"] = json!(golden);
+        let restored = json!({
+            "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume",
+            "metadata": { "name": golden, "namespace": CATALOG, "labels": volume.labels(), "annotations": annotations },
+            "spec": volume.data["spec"],
+        });
+        create(&volumes, restored).await;
+        harness::until(volumes, &golden, "CDI takes its word", |volume: &DynamicObject| volume.data["status"]["phase"] == "Succeeded")
+            .await;
+    }
+}
+
+async fn create(api: &Api<DynamicObject>, object: Value) {
+    let object: DynamicObject = serde_json::from_value(object).expect("an object");
+    api.create(&PostParams::default(), &object).await.unwrap_or_else(|error| panic!("{}: {error}", object.name_any()));
+}

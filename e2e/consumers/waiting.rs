@@ -1,0 +1,59 @@
+//! Disks of stopped VMs wait for their first consumer for months: however many there are, they keep no stuck clone from being told.
+
+use futures::StreamExt as _;
+use k8s_openapi::api::events::v1::Event;
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+
+use crate::{CDI, GOLDEN, Scene, TENANT, claim, disk, from_golden, harness, stage::CATALOG};
+
+/// More than one round looks at.
+const DISKS: usize = 205;
+const AT_ONCE: usize = 16;
+
+pub async fn disks_that_wait_hide_no_stuck_clone(scene: &Scene<'_>) {
+    // So many claims need no volumes here: CDI stands still, and its word on each disk is written for it.
+    scene.stage.cdi.pause();
+    let volumes = scene.api(CDI, "DataVolume", TENANT).await;
+    futures::stream::iter(0..DISKS)
+        .for_each_concurrent(AT_ONCE, |number| {
+            let volumes = volumes.clone();
+            async move {
+                let name = format!("stopped-{number:03}");
+                let mut object = disk(&name, from_golden(GOLDEN), json!({ "e2e": "stopped" }));
+                object["spec"]["storage"]["storageClassName"] = "wffc".into();
+                let object: DynamicObject = serde_json::from_value(object).expect("an object");
+                volumes.create(&PostParams::default(), &object).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+                let phase = if number % 2 == 0 { "PendingPopulation" } else { "WaitForFirstConsumer" };
+                let status = Patch::Merge(json!({ "status": { "phase": phase } }));
+                volumes.patch_status(&name, &PatchParams::default(), &status).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+            }
+        })
+        .await;
+    // A claim that nobody made a DataVolume for waits for its pod alike.
+    let mut alone = claim(TENANT, "waits-alone", json!({}), json!({ "k8s.io/CloneRequest": format!("{CATALOG}/{GOLDEN}") }));
+    alone["spec"]["storageClassName"] = "wffc".into();
+    scene.apply(alone).await;
+
+    scene.apply(disk("newest-of-all", from_golden("another-ghost"), json!({}))).await;
+    let note = scene.event("newest-of-all", "CloneStuck").await;
+    assert!(note.contains("GoldenMissing"), "{note}");
+    let events: Api<Event> = Api::namespaced(scene.stage.cluster.admin(), TENANT);
+    let events = events.list(&ListParams::default()).await.expect("events").items;
+    let of_claim = |event: &&Event| event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some("waits-alone");
+    let wrong: Vec<_> = events.iter().filter(of_claim).filter(|event| event.reason.as_deref() == Some("CloneStuck")).collect();
+    assert!(wrong.is_empty(), "told to be stuck while it waits as it should: {wrong:?}");
+
+    volumes.delete_collection(&DeleteParams::default(), &ListParams::default().labels("e2e=stopped")).await.expect("deleted");
+    volumes.delete("newest-of-all", &DeleteParams::default()).await.expect("deleted");
+    scene.api("v1", "PersistentVolumeClaim", TENANT).await.delete("waits-alone", &DeleteParams::default()).await.expect("deleted");
+    harness::eventually("the stopped disks are gone", async || {
+        let left = volumes.list_metadata(&ListParams::default().labels("e2e=stopped")).await.map_err(|error| error.to_string())?;
+        left.items.first().map_or(Ok(()), |left| Err(left.name_any()))
+    })
+    .await;
+    scene.stage.cdi.resume();
+}
