@@ -286,7 +286,6 @@ async fn a_file_that_cannot_be_opened_read_cut_or_written_is_told_of_and_harms_n
     let mut told = BTreeMap::new();
     for (call, error) in [
         ("openat", "EIO"),
-        ("openat", "ENOSPC"),
         ("read", "EIO"),
         ("pread64", "EIO"),
         ("ftruncate", "EIO"),
