@@ -7,6 +7,8 @@ mod told;
 #[path = "upstream/mod.rs"]
 mod upstream;
 
+#[path = "intake/answers.rs"]
+mod answers;
 #[path = "intake/faults.rs"]
 mod faults;
 #[path = "intake/formats.rs"]

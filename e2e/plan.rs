@@ -9,6 +9,8 @@ mod upstream;
 
 #[path = "plan/files.rs"]
 mod files;
+#[path = "plan/judges.rs"]
+mod judges;
 #[path = "plan/peeks.rs"]
 mod peeks;
 #[path = "plan/ways.rs"]

@@ -17,7 +17,7 @@ use std::{
 
 use golden_catalog::{
     artifact::Limits,
-    intake::{Bandwidth, Intake, IntakeRequest, Progress, peek_container},
+    intake::{Bandwidth, Intake, IntakeRequest, Progress, peek},
     model::{Architecture, Identity, Source},
     source::{Credentials, Egress, EgressSettings, OpenRequest},
     spool::Store,
@@ -56,14 +56,13 @@ fn main() {
     let credentials = vec![Credentials::Basic { username: USER.to_owned(), password: PASSWORD.to_owned().into() }];
     let egress = Egress::new(EgressSettings { allow_loopback: true, ..EgressSettings::default() }).expect("settings");
 
-    let Source::ContainerDisk { reference: pinned, .. } = &source else { unreachable!() };
     let ask = OpenRequest { ca_bundle: Some(&ca), credentials: &credentials, ..OpenRequest::new(&source) };
-    let peek = runtime.block_on(peek_container(&egress, &Limits::default(), &ask, pinned, Architecture::Amd64)).expect("peek");
+    let served = runtime.block_on(peek(&egress, &Limits::default(), &ask, None)).answer.expect("served");
     println!(
-        "virtual size {:?} known after {} bytes of a layer of {}",
-        peek.virtual_size.map(|size| size.bytes()),
-        peek.read,
-        peek.download
+        "virtual size {:?} known after {} bytes of layers of {}",
+        served.judged.expect("a disk").virtual_size.map(|size| size.bytes()),
+        served.read,
+        served.download.unwrap_or_default()
     );
 
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());

@@ -7,7 +7,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-use golden_catalog::artifact::{ArtifactError, DiskFormat, Format, Ingested, Limits, Probe, Prober, Watch, ingest};
+use golden_catalog::{
+    artifact::{ArtifactError, DiskFormat, Format, Ingested, Limits, Probe, Prober, Watch, ingest, preview},
+    rules::Reason,
+};
 use tempfile::TempDir;
 
 pub const MIB: u64 = 1 << 20;
@@ -76,8 +79,26 @@ impl Lab {
         info["virtual-size"].as_u64().expect("virtual size")
     }
 
-    /// Probes and takes in a file as the intake does: the probe sees at most its first mebibyte, in order.
+    /// Probes and takes in a file as the intake does, and holds against it what a look at its first mebibyte says.
     pub fn take_with(&self, path: &Path, limits: &Limits) -> Result<Taken, ArtifactError> {
+        let taken = Self::taken(path, limits);
+        let len = fs::metadata(path).expect("metadata").len();
+        let looked = preview(&head(path, 1 << 20), Some(len), len <= MIB, limits);
+        match (&looked, &taken) {
+            (Ok(seen), Ok(taken)) if seen.is_whole => {
+                assert_eq!(seen.probe.and_then(|probe| probe.virtual_size), Some(taken.ingested.virtual_size));
+            }
+            // The first bytes of what is bad further on may be good.
+            (Ok(seen), Err(error)) => assert!(!seen.is_whole || error.reason() == Reason::SpoolFull, "seen whole, but: {error}"),
+            (Err(told), Err(error)) => assert_eq!(told.reason(), error.reason(), "{told} and {error}"),
+            (Err(told), Ok(_)) => panic!("taken, but a look says: {told}"),
+            (Ok(_), Ok(_)) => {}
+        }
+        taken
+    }
+
+    /// The probe sees at most the first mebibyte, in order.
+    fn taken(path: &Path, limits: &Limits) -> Result<Taken, ArtifactError> {
         let mut file = File::open(path).expect("open");
         let len = file.metadata().expect("metadata").len();
         let mut prober = Prober::new(Some(len), limits);

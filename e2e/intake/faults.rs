@@ -25,8 +25,14 @@ const URL: &str = "INTAKE_TEST_URL";
 async fn child() {
     let (Ok(root), Ok(url)) = (std::env::var(DIRECTORY), std::env::var(URL)) else { return };
     let intake = intake_into(Store::open(Path::new(&root), 1 << 30).expect("open"), settings());
-    run(&intake, &request(&url)).await.expect("take in");
+    if let Err(error) = run(&intake, &request(&url)).await {
+        println!("told: {} {error}", error.reason());
+        std::process::exit(TOLD);
+    }
 }
+
+/// What the child exits with when the intake failed.
+const TOLD: i32 = 3;
 
 /// Runs the child, to be killed at the `n`th `call`; whether it was.
 fn is_killed(root: &Path, url: &str, call: &str, n: usize) -> bool {
@@ -140,4 +146,53 @@ async fn a_volume_that_fills_up_in_the_middle_waits_and_goes_on() {
     let spooled = run(&intake, &asked).await.expect("take in");
     assert_is_the_disk(folder.path(), &spooled);
     assert!(up.settled("/d", 3).await[2].header("range").is_some(), "what came was kept");
+}
+
+/// The real decoder on a volume that fails under it: never called the image's fault, and what was fetched stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_that_fails_under_the_decoder_is_no_damage_of_the_image() {
+    if !can_trace() {
+        return;
+    }
+    let bytes = Disks::packed("zstd", &["-q", "-c"]);
+    let mut told = BTreeMap::new();
+    for (call, error, file, reason) in [
+        // The download is read by the decoder, the disk is written, and read once more for its digest.
+        ("pread64", "EIO", "partial/{}/data", Reason::SpoolFailed),
+        ("pread64", "EIO", "work/{}.qcow2", Reason::SpoolFailed),
+        ("pwrite64", "EIO", "work/{}.qcow2", Reason::SpoolFailed),
+        ("pwrite64", "ENOSPC", "work/{}.qcow2", Reason::SpoolFull),
+    ] {
+        for n in [1, 4] {
+            let up = Upstream::start().await;
+            up.on("/d", Answer::file(bytes.clone()));
+            let root = TempDir::new().expect("dir");
+            let path = root.path().join(file.replace("{}", crate::support::identity(1).as_str()));
+            let inject = format!("{call}:error={error}:when={n}");
+            let mut command = Command::new("strace");
+            command.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("trace={call}"), "-e", &format!("inject={inject}"), "-P"]);
+            command.arg(&path).arg(std::env::current_exe().expect("own path"));
+            command.args(["--exact", "faults::child", "--ignored", "--nocapture", "--test-threads=1"]);
+            command.env(DIRECTORY, root.path()).env(URL, up.url("/d"));
+            let output = tokio::task::spawn_blocking(move || command.output()).await.expect("child").expect("strace");
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let what = format!("{inject} on {file}: {:?} {text}", output.status);
+            match output.status.code() {
+                Some(TOLD) => {
+                    assert!(text.contains(&format!("told: {reason} ")), "{what}");
+                    *told.entry((call, error, file)).or_insert(0) += 1;
+                }
+                Some(0) => {}
+                _ => panic!("{what} {}", String::from_utf8_lossy(&output.stderr)),
+            }
+            let intake = intake_into(crate::support::reopen(root.path(), 1 << 30).expect("open"), settings());
+            let spooled = run(&intake, &request(&up.url("/d"))).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert_is_the_disk(root.path(), &spooled);
+            assert_eq!(up.total(), 1, "{what}: fetched again");
+            let bench = Bench { root, intake };
+            assert_eq!(bench.files().await.len(), 2, "{what}");
+        }
+    }
+    println!("told of: {told:?}");
+    assert_eq!(told.len(), 4, "{told:?}");
 }

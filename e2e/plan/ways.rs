@@ -37,7 +37,9 @@ fn mirrors_and_limits_come_from_the_daemons_settings() {
     settings["largestDisk"] = json!("64Mi");
     let config = desk.file("settings.yaml", &settings.to_string());
     let answer = desk.plan(&["-f", arg(&list), "--config", arg(&config), "-o", "json"]);
-    assert_eq!((answer.code, answer.verdicts()), (Some(1), vec!["a Refused TooLarge".to_owned()]));
+    // A mirror's word ends nothing for good, and the host itself cannot be asked here: the daemon would go on asking.
+    assert_eq!((answer.code, answer.verdicts()), (Some(2), vec!["a Unknown Unavailable".to_owned()]));
+    assert!(answer.stdout.contains("TooLarge") && answer.stdout.contains("the limit of 67108864 bytes"), "{}", answer.stdout);
 
     let config = desk.file("settings.yaml", "largestdisk: 64Mi\n");
     let answer = desk.plan(&["-f", arg(&list), "--config", arg(&config)]);

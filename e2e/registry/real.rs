@@ -1,6 +1,6 @@
 //! Real registries, and images as skopeo pushes them.
 
-use golden_catalog::{intake::peek_container, model::Architecture, rules::Reason, source::OpenRequest, spool::Verified};
+use golden_catalog::{intake::peek, model::Architecture, rules::Reason, source::OpenRequest, spool::Verified};
 use rstest::rstest;
 use tempfile::TempDir;
 
@@ -123,10 +123,10 @@ async fn a_peek_knows_the_size_from_the_first_bytes() {
     let bench = Bench::new(&authority);
     let (ca, credentials) = (authority.pem(), [pair(PASSWORD)]);
     let source = golden_catalog::model::Source::ContainerDisk { reference, architecture: Architecture::Amd64 };
-    let golden_catalog::model::Source::ContainerDisk { reference, .. } = &source else { unreachable!() };
     let ask = OpenRequest { ca_bundle: Some(ca.as_bytes()), credentials: &credentials, ..OpenRequest::new(&source) };
-    let peek = peek_container(&bench.intake.egress, &bench.intake.limits, &ask, reference, Architecture::Amd64).await.expect("peek");
-    assert_eq!(peek.virtual_size.map(|size| size.bytes()), Some(24 << 20));
-    assert_eq!(peek.format.map(|format| format.to_string()).as_deref(), Some("qcow2 in tar.gz"));
-    assert!(peek.read <= 1 << 20 && peek.read < peek.download, "{} of {}", peek.read, peek.download);
+    let served = peek(&bench.intake.egress, &bench.intake.limits, &ask, None).await.answer.expect("served");
+    let seen = served.judged.expect("a disk");
+    assert_eq!(seen.virtual_size.map(|size| size.bytes()), Some(24 << 20));
+    assert_eq!(seen.format.as_deref(), Some("qcow2 in tar.gz"));
+    assert!(served.read <= 1 << 20 && Some(served.read) < served.download, "{} of {:?}", served.read, served.download);
 }

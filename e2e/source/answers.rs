@@ -24,7 +24,7 @@ use crate::{
 #[case(Answer::text(500, ""), Reason::Unavailable)]
 #[case(Answer::text(502, ""), Reason::Unavailable)]
 #[case(Answer::text(503, ""), Reason::Unavailable)]
-#[case(Answer::new(204, ""), Reason::Unavailable)]
+#[case(Answer::new(204, ""), Reason::NotFound)]
 #[case(Answer::new(206, "abc").header("Content-Range", "bytes 0-2/9"), Reason::Corrupt)]
 #[case(Answer::raw(""), Reason::Unavailable)]
 #[case(Answer::raw("SSH-2.0-OpenSSH_9.2p1\r\n"), Reason::Unavailable)]

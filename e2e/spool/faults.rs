@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     fs,
     os::unix::{fs::FileExt as _, process::ExitStatusExt as _},
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
 };
 
@@ -104,12 +104,20 @@ enum Ended {
 }
 
 fn run_child(root: &Path, decodes: bool, inject: Option<&str>) -> Ended {
+    run_child_at(root, decodes, inject, &[])
+}
+
+/// As [`run_child`], but only calls on these files are counted and fail: others of the same name are the test runner's own.
+fn run_child_at(root: &Path, decodes: bool, inject: Option<&str>, files: &[PathBuf]) -> Ended {
     let program = std::env::current_exe().expect("own path");
     let mut command = match inject {
         Some(inject) => {
             let call = inject.split_once(':').expect("call").0;
             let mut command = Command::new("strace");
             command.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("trace={call}"), "-e", &format!("inject={inject}")]);
+            for file in files {
+                command.arg("-P").arg(file);
+            }
             command.arg(program);
             command
         }
@@ -242,5 +250,69 @@ async fn a_call_that_fails_is_told_of_and_harms_nothing() {
     println!("told of: {told:?}");
     for call in ["fsync", "rename", "linkat", "pwrite64"] {
         assert!(told.contains_key(call), "{call} was never reached: {told:?}");
+    }
+}
+
+/// The files of the artifact under work, and those of the older one, as far as a call may meet them.
+fn spool_files(root: &Path) -> Vec<PathBuf> {
+    let (one, older) = (identity(1), identity(9));
+    let mut names = ["", "disks", "records", "partial", "work"].map(str::to_owned).to_vec();
+    names.extend(["", "/data", "/about.json", "/about.json.tmp"].map(|name| format!("partial/{one}{name}")));
+    names.extend([format!("work/{one}.qcow2"), format!("records/{one}.json"), format!("records/{one}.json.tmp")]);
+    names.push(format!("records/{older}.json"));
+    names.extend([download(), decoded(), content(9, LENGTH)].map(|disk| format!("disks/{}.qcow2", Digest::of(&disk).hex())));
+    // Not with a slash at its end: that is another text to a tracer.
+    names.iter().map(|name| if name.is_empty() { root.to_owned() } else { root.join(name) }).collect()
+}
+
+/// As [`with_older_disk`], and half of the download is there.
+async fn with_half_a_download() -> TempDir {
+    let parent = with_older_disk().await;
+    let store = reopen(&parent.path().join("spool"), 2 * LENGTH).expect("open");
+    let draft = store.begin(&identity(1)).await.expect("begin");
+    draft.reserve(LENGTH).expect("room");
+    let data = draft.start(sidecar()).expect("start");
+    data.write_all_at(&download()[..download().len() / 2], 0).expect("write");
+    draft.checkpoint(&data, LENGTH / 2).expect("checkpoint");
+    parent
+}
+
+/// Files that do not open, cannot be read, cut or written: told of as what it is, nothing lost, nothing fetched twice.
+#[tokio::test]
+async fn a_file_that_cannot_be_opened_read_cut_or_written_is_told_of_and_harms_nothing() {
+    if !can_trace() {
+        return;
+    }
+    let mut told = BTreeMap::new();
+    for (call, error) in [
+        ("openat", "EIO"),
+        ("read", "EIO"),
+        ("pread64", "EIO"),
+        ("ftruncate", "EIO"),
+        ("ftruncate", "ENOSPC"),
+        ("write", "EIO"),
+        ("write", "ENOSPC"),
+    ] {
+        let mut well = 0;
+        for n in 1.. {
+            let parent = with_half_a_download().await;
+            let root = parent.path().join("spool");
+            let inject = format!("{call}:error={error}:when={n}");
+            let ended = run_child_at(&root, true, Some(&inject), &spool_files(&root));
+            recovers(&parent, true, &inject).await;
+            match ended {
+                Ended::Told(text) => {
+                    assert_eq!(text.contains("is full"), error == "ENOSPC", "{inject}: {text}");
+                    *told.entry((call, error)).or_insert(0) += 1;
+                }
+                Ended::Well if well == 2 => break,
+                Ended::Well => well += 1,
+                Ended::Killed => panic!("{inject}: killed"),
+            }
+        }
+    }
+    println!("told of: {told:?}");
+    for call in ["openat", "read", "pread64", "ftruncate", "write"] {
+        assert!(told.contains_key(&(call, "EIO")), "{call} was never reached: {told:?}");
     }
 }

@@ -6,6 +6,7 @@
 //! - [`Prober`] says from the first bytes of a download what it is and how large the disk inside is.
 //! - [`ingest`] turns a downloaded file into a verified qcow2, or says why it is none.
 //! - [`LayerProber`] and [`ingest_layer`] do the same for the disk inside a layer of a container image.
+//! - [`preview`] and [`preview_layer`] say what the first bytes prove, for whoever looks and does not fetch.
 //! - [`Decoder`], [`RawVerifier`] and [`inspect_qcow2`] are its parts, for files inside other files.
 
 mod bytes;
@@ -16,18 +17,22 @@ mod format;
 mod ingest;
 mod input;
 mod limits;
+mod preview;
 mod probe;
 mod qcow2;
 mod raw;
 mod sniff;
 mod zstd_frame;
 
-pub use container::{ContainerFault, IngestedLayer, LayerFormat, LayerProbe, LayerProber, ingest_layer, scan_layer};
+pub use container::{
+    ContainerFault, IngestedLayer, LayerFormat, LayerPreview, LayerProbe, LayerProber, ingest_layer, preview_layer, scan_layer,
+};
 pub use decode::Decoder;
 pub use error::ArtifactError;
 pub use format::{Compression, DiskFormat, Format};
 pub use ingest::{Ingested, ingest, ingest_stream, output_upper_bound};
 pub use limits::{Limits, Watch};
+pub use preview::{Preview, preview};
 pub use probe::{Probe, Prober};
 pub use qcow2::{MAX_RAW_SIZE, Qcow2, inspect_qcow2, qcow2_upper_bound};
 pub use raw::{RawDisk, RawKind, RawVerifier};

@@ -7,7 +7,7 @@ use super::{
     sniff::{Magic, magic},
     zstd_frame::FrameHeader,
 };
-use crate::model::DiskSize;
+use crate::model::{DiskSize, in_bytes};
 
 /// What the first bytes of a download say about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl Prober {
     pub fn finish(&self) -> Result<Probe, ArtifactError> {
         let len = self.head.len() as u64;
         if let Some(total) = self.total.filter(|total| *total > len && len < Self::MAX as u64) {
-            return Err(ArtifactError::truncated("download", len, format!("{total} bytes were announced")));
+            return Err(ArtifactError::truncated("download", len, format!("{} announced", in_bytes(total))));
         }
         let probe = self.attempt(true, true)?;
         probe.ok_or_else(|| ArtifactError::not_a_disk("its first bytes do not show what it is"))
@@ -152,9 +152,9 @@ impl Prober {
 }
 
 /// The start of a file: where it ends, the reader pauses, unless the file ends there too.
-struct Prefix<'a> {
-    rest: &'a [u8],
-    all: bool,
+pub(super) struct Prefix<'a> {
+    pub(super) rest: &'a [u8],
+    pub(super) all: bool,
 }
 
 impl Read for Prefix<'_> {

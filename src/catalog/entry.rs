@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::yaml_fault;
 use crate::{
     api::{FieldError, FieldErrors, GoldenImage, GoldenImageSpec, add_untold, parse_image, read_spec},
     model::{Image, ImageName},
@@ -71,7 +72,7 @@ pub fn read_list(text: &str) -> Result<List, ListError> {
     if text.trim().is_empty() {
         return Ok(List::default());
     }
-    let root: Value = serde_saphyr::from_str(text).map_err(|error| ListError::Syntax(error.to_string()))?;
+    let root: Value = serde_saphyr::from_str(text).map_err(|error| ListError::Syntax(yaml_fault(&error)))?;
     let Some(root) = root.as_object() else {
         return Err(ListError::Form { field: "images.yaml", accepted: "a map with the key `images`" });
     };

@@ -11,9 +11,9 @@ use super::{
     fetch::{blame, blamed_on},
 };
 use crate::{
-    artifact::{ArtifactError, LayerFormat, LayerProber, Limits, Prober, Watch, scan_layer},
-    model::{Architecture, ContainerFacts, ContainerReference, Digest, DiskSize},
-    source::{ContainerImage, Egress, Layer, OpenRequest, Opened, Registry},
+    artifact::{ArtifactError, Watch, scan_layer},
+    model::{Architecture, ContainerFacts, ContainerReference, Digest},
+    source::{ContainerImage, Layer, OpenRequest, Opened, Registry},
 };
 
 /// Chunks that wait to be scanned.
@@ -43,14 +43,7 @@ impl Attempt<'_> {
     /// The layer to take the disk from: the only one, or where there are more the largest, once all others were read to
     /// their end and hold none. One of those that does is taken instead, once the largest is known to hold none.
     async fn choose(&self, registry: &mut Registry<'_>, image: &ContainerImage) -> Result<Layer, Failure> {
-        let mut layers: Vec<Layer> = Vec::new();
-        for layer in &image.layers {
-            // An empty layer is often listed many times.
-            if !layers.contains(layer) {
-                layers.push(*layer);
-            }
-        }
-        layers.sort_by_key(|layer| std::cmp::Reverse(layer.size));
+        let layers = largest_first(image);
         let Some((largest, others)) = layers.split_first() else { return Err(IntakeError::Cancelled.into()) };
         let mut holder: Option<Layer> = None;
         for layer in others {
@@ -109,7 +102,19 @@ impl Attempt<'_> {
     }
 }
 
-fn two(first: &Layer, second: &Layer) -> IntakeError {
+/// The layers, each once: an empty one is often listed many times.
+pub(super) fn largest_first(image: &ContainerImage) -> Vec<Layer> {
+    let mut layers: Vec<Layer> = Vec::new();
+    for layer in &image.layers {
+        if !layers.contains(layer) {
+            layers.push(*layer);
+        }
+    }
+    layers.sort_by_key(|layer| std::cmp::Reverse(layer.size));
+    layers
+}
+
+pub(super) fn two(first: &Layer, second: &Layer) -> IntakeError {
     let fault = crate::artifact::ContainerFault::Several {
         first: format!("one in the layer {}", first.digest),
         second: format!("one in the layer {}", second.digest),
@@ -141,60 +146,4 @@ impl Read for Chunks {
         self.chunk.copy_to_slice(&mut out[..count]);
         Ok(count)
     }
-}
-
-/// What the first bytes of a container disk tell.
-#[derive(Debug, Clone)]
-pub struct ContainerPeek {
-    /// The image.
-    pub image: ContainerImage,
-    /// Where the layer comes from, in its public form.
-    pub resolved_url: String,
-    /// How many bytes a fetch transfers: every layer once, though only one is kept.
-    pub download: u64,
-    /// How many bytes of a layer were read for this.
-    pub read: u64,
-    /// How the disk is packed, where it begins early enough in its layer.
-    pub format: Option<LayerFormat>,
-    /// How large it is, where its own tables say so.
-    pub virtual_size: Option<DiskSize>,
-}
-
-/// Looks at a container disk: its documents, and at most the first mebibyte of the layer that most likely holds the disk.
-/// No more is read than is needed.
-///
-/// # Errors
-/// As [`super::Intake::run`], without the spool's.
-pub async fn peek_container(
-    egress: &Egress,
-    limits: &Limits,
-    ask: &OpenRequest<'_>,
-    reference: &ContainerReference,
-    architecture: Architecture,
-) -> Result<ContainerPeek, IntakeError> {
-    let mut registry = egress.registry(ask, reference, architecture);
-    let image = registry.image().await?;
-    let Some(layer) = image.layers.iter().max_by_key(|layer| layer.size).copied() else { return Err(IntakeError::Cancelled) };
-    let Opened { facts, mut body, .. } = registry.begin(&layer, Prober::MAX).await?;
-    let mut prober = LayerProber::new(layer.size, limits);
-    let mut read = 0;
-    let probe = loop {
-        let most = Prober::MAX as u64 - read;
-        let chunk = if most == 0 { None } else { body.chunk().await? };
-        let Some(mut chunk) = chunk else { break prober.finish().map_err(|error| blame(error, &facts.resolved_url))? };
-        chunk.truncate(usize::try_from(most).unwrap_or(usize::MAX).min(chunk.len()));
-        read += chunk.len() as u64;
-        let (fed, probe) = blocking(move |_| {
-            let probe = prober.feed(&chunk);
-            (prober, probe)
-        })
-        .await?;
-        prober = fed;
-        if let Some(probe) = probe.map_err(|error| blame(error, &facts.resolved_url))? {
-            break probe;
-        }
-    };
-    let download = image.layers.iter().fold(0_u64, |sum, layer| sum.saturating_add(layer.size));
-    let resolved_url = facts.resolved_url;
-    Ok(ContainerPeek { image, resolved_url, download, read, format: probe.format, virtual_size: probe.virtual_size })
 }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::{
     artifact::ArtifactError,
-    model::{Digest, DiskSize},
+    model::{Digest, DiskSize, in_bytes},
     rules::Reason,
     source::SourceError,
     spool::SpoolError,
@@ -26,7 +26,7 @@ pub enum IntakeError {
     #[error(transparent)]
     Spool(#[from] SpoolError),
     /// The bytes are not the ones that were asked for. They were discarded.
-    #[error("{from} served {size} bytes with the digest {found} instead of {expected}")]
+    #[error("{from} served {} with the digest {found} instead of {expected}", in_bytes(*.size))]
     DigestMismatch {
         /// What was asked for.
         expected: Digest,

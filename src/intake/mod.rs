@@ -8,6 +8,7 @@ mod bandwidth;
 mod container;
 mod error;
 mod fetch;
+mod peek;
 mod pipe;
 mod progress;
 mod verify;
@@ -28,8 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::{
     bandwidth::Bandwidth,
-    container::{ContainerPeek, peek_container},
     error::IntakeError,
+    peek::{Extent, PassedOver, Peek, Seen, Served, peek},
     progress::{Progress, Stage},
 };
 use crate::{

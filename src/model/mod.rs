@@ -28,7 +28,7 @@ pub use kubernetes::KubernetesVersion;
 pub use names::{ClassName, GoldenName, ImageName, Naming, SecretName};
 pub use redact::{DISK_PATH, redact};
 pub use shown::{public_address, public_url, public_words};
-pub use size::DiskSize;
+pub use size::{DiskSize, in_bytes};
 pub use source::{ContainerReference, HttpUrl, Schematic, Source, TalosFactory};
 pub use talos::{Platform, SchematicId, TalosVersion};
 pub use volume::VolumeMode;

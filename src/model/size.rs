@@ -110,6 +110,11 @@ impl From<DiskSize> for String {
     }
 }
 
+/// A number of bytes as people write it: `1 byte`, `5 bytes`.
+pub fn in_bytes(count: u64) -> String {
+    if count == 1 { "1 byte".to_owned() } else { format!("{count} bytes") }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

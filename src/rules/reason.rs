@@ -83,13 +83,13 @@ reasons! {
     /// Upstream knows us and refuses.
     Forbidden { terminal: false, remedy: "Have upstream allow the download to these credentials, or give others; a changed Secret is tried at once." }
     /// Upstream asks us to come back later.
-    RateLimited { terminal: false, remedy: "Retried when upstream said; a mirror or credentials raise the limit." }
+    RateLimited { terminal: false, remedy: "Retried when upstream said, or with a growing delay; a mirror or credentials raise the limit." }
     /// Upstream cannot be reached or fails.
     Unavailable { terminal: false, remedy: "Retried with a growing delay; check upstream, DNS and proxy, or configure a mirror." }
     /// The TLS connection could not be trusted.
     TLSFailed { terminal: false, remedy: "Put the upstream's CA into `caBundleRef`, or mend its certificate." }
     /// An address, redirect or header that the daemon will not follow.
-    EgressRefused { terminal: false, remedy: "Use an address that leads straight to the file as it is; redirects to private addresses can be allowed in the daemon's settings." }
+    EgressRefused { terminal: false, remedy: "Change what the message names; an address that leads straight to the file as it is avoids all of it." }
     /// Upstream says the request itself is wrong.
     InvalidSource { terminal: true, remedy: "Correct the entry: make a new one, since a source cannot be edited." }
     /// The bytes are not whole.

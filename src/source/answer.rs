@@ -54,6 +54,17 @@ pub(super) fn http_date(value: &HeaderValue) -> Option<SystemTime> {
     httpdate::parse_http_date(value.to_str().ok()?.trim()).ok()
 }
 
+/// What an odd status means where nothing better is known about the upstream, and what to do about it.
+const fn meaning(status: StatusCode) -> Option<&'static str> {
+    match status.as_u16() {
+        204 | 205 => Some("it has no content under this address: write the address of the file itself"),
+        407 => Some("a proxy on the way wants credentials: write them into `egress.proxy`"),
+        413 => Some("it, or a proxy before it, does not pass a file of this size: raise its limit, or go another way by a mirror"),
+        416 => Some("it refuses a part, though the whole file was asked for: mend the server, or the cache before it"),
+        _ => None,
+    }
+}
+
 impl Response {
     /// This answer as an error, with as much of its text as is fit to be repeated. `hint` sees status and text.
     pub(super) async fn refusal(mut self, hint: impl FnOnce(StatusCode, &str) -> Option<&'static str>) -> SourceError {
@@ -62,7 +73,7 @@ impl Response {
         let text =
             if self.encoding().is_none() { self.body.text(self.egress.inner.settings.caps.error_bytes).await } else { String::new() };
         let text = clean(&text, &self.secrets);
-        let hint = hint(status, &text);
+        let hint = hint(status, &text).or(meaning(status));
         SourceError::new(Fault::Status { status, text, retry_after, hint }, self.at())
     }
 

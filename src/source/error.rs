@@ -150,7 +150,8 @@ fn status_reason(status: StatusCode) -> Reason {
         401 => Reason::Unauthorized,
         // 402: an Image Factory's word for what only its enterprise edition serves.
         402 | 403 | 451 => Reason::Forbidden,
-        404 | 410 => Reason::NotFound,
+        // 204, 205: it is served, and there is nothing in it.
+        204 | 205 | 404 | 410 => Reason::NotFound,
         429 => Reason::RateLimited,
         // What names the request itself as wrong, so that the same request cannot succeed.
         400 | 405 | 406 | 414 | 422 => Reason::InvalidSource,
@@ -178,7 +179,9 @@ mod tests {
 
     /// R9: every answer of an upstream has its reason.
     #[rstest]
-    #[case(204, Reason::Unavailable)]
+    #[case(204, Reason::NotFound)]
+    #[case(205, Reason::NotFound)]
+    #[case(413, Reason::Unavailable)]
     #[case(304, Reason::Unavailable)]
     #[case(400, Reason::InvalidSource)]
     #[case(401, Reason::Unauthorized)]

@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 use http::StatusCode;
 
 use super::{address::AddressClass, error::SourceError, registry::RegistryFault};
-use crate::model::SchematicId;
+use crate::model::{SchematicId, in_bytes};
 
 /// What went wrong with a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +19,7 @@ pub enum Fault {
         what: String,
     },
     /// Every address of the host is one that the daemon must not connect to.
-    #[error("{host:?} leads to {address}, {class}, which the daemon does not connect to{}", if *led { " when an upstream names it" } else { "" })]
+    #[error("{host:?} leads to {address}, {class}, which the daemon does not connect to{}", elsewhere(*class, *led))]
     AddressRefused {
         /// The host that was asked for.
         host: String,
@@ -75,7 +75,9 @@ pub enum Fault {
         why: RedirectRefusal,
     },
     /// The response head is larger than allowed.
-    #[error("upstream sent more than {limit} bytes or 100 lines of headers")]
+    #[error(
+        "upstream sent more than {limit} bytes or 100 lines of headers; have it send fewer (cookies are what mostly fills them), or raise `egress.caps.headerBytes`"
+    )]
     HeadersTooLarge {
         /// The limit in bytes.
         limit: usize,
@@ -103,7 +105,7 @@ pub enum Fault {
         after: Duration,
     },
     /// The body stopped, or trickles.
-    #[error("upstream sent {received} bytes and then too little for {}", seconds(*.after))]
+    #[error("upstream sent {} and then too little for {}", in_bytes(*.received), seconds(*.after))]
     Stalled {
         /// Bytes received in this stream.
         received: u64,
@@ -111,7 +113,7 @@ pub enum Fault {
         after: Duration,
     },
     /// The connection broke in mid-body.
-    #[error("the connection broke after {received} bytes: {what}")]
+    #[error("the connection broke after {}: {what}", in_bytes(*.received))]
     Interrupted {
         /// Bytes received in this stream.
         received: u64,
@@ -119,7 +121,7 @@ pub enum Fault {
         what: String,
     },
     /// The body ended before its announced end.
-    #[error("upstream ended the file after {received} bytes{}", announced.map(|n| format!(" of the {n} it announced")).unwrap_or_default())]
+    #[error("upstream ended the file after {}{}", in_bytes(*.received), announced.map(|n| format!(" of the {n} it announced")).unwrap_or_default())]
     Truncated {
         /// Bytes received in this stream.
         received: u64,
@@ -127,7 +129,7 @@ pub enum Fault {
         announced: Option<u64>,
     },
     /// More bytes than announced.
-    #[error("upstream sent more than the {announced} bytes it announced")]
+    #[error("upstream sent more than the {} it announced", in_bytes(*.announced))]
     Excess {
         /// Bytes that the stream should have had.
         announced: u64,
@@ -139,7 +141,7 @@ pub enum Fault {
         what: String,
     },
     /// The artifact is larger than the cap.
-    #[error("the file is larger than the limit of {limit} bytes{}", announced.map(|n| format!(": {n} bytes were announced")).unwrap_or_default())]
+    #[error("the file is larger than the limit of {limit} bytes{}", announced.map(|n| format!(": it announced {}", in_bytes(n))).unwrap_or_default())]
     TooLarge {
         /// The cap.
         limit: u64,
@@ -147,7 +149,7 @@ pub enum Fault {
         announced: Option<u64>,
     },
     /// Upstream answered with a status that is not the file.
-    #[error("upstream answered {status}{}{}", quoted(text), hint.map(|hint| format!(" ({hint})")).unwrap_or_default())]
+    #[error("upstream answered {status}{}{}{}", again(*status, *retry_after), quoted(text), hint.map(|hint| format!(" ({hint})")).unwrap_or_default())]
     Status {
         /// The status.
         status: StatusCode,
@@ -201,23 +203,45 @@ pub enum Fault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RedirectRefusal {
     /// More redirects than allowed.
-    #[error("too many redirects, or a loop")]
+    #[error("too many redirects, or a loop; write the address where they end, or raise `egress.caps.redirects`")]
     TooMany,
     /// `Location` is missing, too long or no URL.
-    #[error("this is no usable address")]
+    #[error("this is no usable address; write the address of the file itself, or mend the server")]
     Unusable,
     /// Another scheme than HTTP(S).
-    #[error("only http and https are followed")]
+    #[error("only http and https are followed; write an https address of the file")]
     Scheme,
     /// From an encrypted connection to a plain one.
-    #[error("a redirect from https to http is not followed")]
+    #[error("a redirect from https to http is not followed; write an https address that stays one, or the http one with a digest")]
     Downgrade,
     /// The target holds credentials.
-    #[error("an address with credentials is not followed")]
+    #[error("an address with credentials is not followed; write the address without them and name a Secret in `credentialsSecretRef`")]
     Credentials,
     /// A request with a body was redirected in a way that would lose it, or would carry it to another host.
     #[error("a request with a body is not sent elsewhere; write that address into the entry")]
     Body,
+}
+
+/// What to do about an address that is refused, as the end of a sentence.
+const fn elsewhere(class: AddressClass, led: bool) -> &'static str {
+    match (class, led) {
+        (AddressClass::Private, true) => {
+            " when an upstream names it; write that host into the entry, or allow it by `egress.allowPrivateRedirects`"
+        }
+        (_, true) => " whoever names it; write an address of the file that does not lead there, or mend what redirects to it",
+        (_, false) => "; name the server by an address that other machines reach, or mend its DNS record",
+    }
+}
+
+/// When upstream wants to be asked again. Whole minutes from two on: a date's distance differs by seconds with each answer.
+fn again(status: StatusCode, after: Option<Duration>) -> String {
+    match after.map(|after| after.as_secs()) {
+        None if status == StatusCode::TOO_MANY_REQUESTS => " without saying when to ask again".to_owned(),
+        None => String::new(),
+        Some(0) => ", to be asked again at once".to_owned(),
+        Some(short @ ..120) => format!(", to be asked again in {short} s"),
+        Some(long) => format!(", to be asked again in {} min", long.div_ceil(60)),
+    }
 }
 
 /// `, "text"` or nothing.
@@ -237,4 +261,43 @@ fn seconds(duration: Duration) -> String {
 /// Several failures in one text.
 fn joined(failures: &[SourceError]) -> String {
     failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::StatusCode;
+    use rstest::rstest;
+
+    use super::{Fault, RedirectRefusal};
+    use crate::source::address::AddressClass;
+
+    fn address(class: AddressClass, led: bool) -> Fault {
+        Fault::AddressRefused { host: "h".into(), address: [127, 0, 0, 1].into(), class, led }
+    }
+
+    fn status(code: u16, retry_after: Option<u64>) -> Fault {
+        let status = StatusCode::from_u16(code).expect("status");
+        Fault::Status { status, text: String::new(), retry_after: retry_after.map(Duration::from_secs), hint: None }
+    }
+
+    /// R9: a message says what to change, and not only what happened.
+    #[rstest]
+    #[case(address(AddressClass::Loopback, false), "an address that other machines reach")]
+    #[case(address(AddressClass::Metadata, true), "mend what redirects to it")]
+    #[case(address(AddressClass::Private, true), "`egress.allowPrivateRedirects`")]
+    #[case(Fault::HeadersTooLarge { limit: 1 }, "`egress.caps.headerBytes`")]
+    #[case(Fault::RedirectRefused { to: "x".into(), why: RedirectRefusal::TooMany }, "`egress.caps.redirects`")]
+    #[case(Fault::RedirectRefused { to: "x".into(), why: RedirectRefusal::Downgrade }, "write an https address")]
+    #[case(status(429, None), "429 Too Many Requests without saying when")]
+    #[case(status(429, Some(0)), "at once")]
+    #[case(status(429, Some(90)), "in 90 s")]
+    #[case(status(503, Some(3601)), "in 61 min")]
+    #[case(Fault::Truncated { received: 1, announced: Some(2) }, "after 1 byte of the 2 it announced")]
+    #[case(Fault::Excess { announced: 1 }, "more than the 1 byte it announced")]
+    fn messages_say_what_to_do(#[case] fault: Fault, #[case] expected: &str) {
+        let text = fault.to_string();
+        assert!(text.contains(expected), "{text}");
+    }
 }

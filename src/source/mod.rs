@@ -31,7 +31,13 @@ mod settings;
 mod talos;
 mod tls;
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::SystemTime,
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -39,7 +45,10 @@ use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::crypto::{CryptoProvider, SecureRandom};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 use url::{Position, Url};
 use zeroize::Zeroizing;
 
@@ -238,7 +247,8 @@ impl Egress {
     ) -> Result<(http::Response<hyper::body::Incoming>, Driver), Fault> {
         let settings = &self.inner.settings;
         let connection = self.connect(route).await?;
-        let message = message(request, route.url, with_credentials, request_id, connection.forward)?;
+        let mut message = message(request, route.url, with_credentials, request_id, connection.forward)?;
+        let flooded = interim_answers(&mut message);
         let failed = |error: hyper::Error| self.no_answer(&error, route.url);
         let handshake = http1::Builder::new()
             .max_buf_size(Body::LARGEST_CHUNK.max(settings.caps.header_bytes))
@@ -246,7 +256,13 @@ impl Egress {
             .handshake::<_, Full<Bytes>>(TokioIo::new(connection.io));
         let (mut sender, connection) = handshake.await.map_err(failed)?;
         let driver = Driver::spawn(connection);
-        let answer = timeout_at(deadline, sender.send_request(message)).await;
+        let answer = tokio::select! {
+            biased;
+            () = flooded.notified() => {
+                return Err(Fault::NotHttp { what: format!("it sent more than {MOST_INTERIM} interim answers (1xx) and no real one") });
+            }
+            answer = timeout_at(deadline, sender.send_request(message)) => answer,
+        };
         let answer = answer.map_err(|_| Fault::NoAnswer { after: settings.deadlines.first_byte })?.map_err(failed)?;
         Ok((answer, driver))
     }
@@ -324,6 +340,21 @@ fn message(
     *message.uri_mut() = target.parse().map_err(|_| Fault::UnfitAddress)?;
     *message.headers_mut() = headers;
     Ok(message)
+}
+
+/// The most interim answers (1xx) before the real one: servers that send them send one or two.
+const MOST_INTERIM: usize = 32;
+
+/// Told once more interim answers than [`MOST_INTERIM`] have come for `message`.
+fn interim_answers(message: &mut http::Request<Full<Bytes>>) -> Arc<Notify> {
+    let flooded = Arc::new(Notify::new());
+    let (told, count) = (Arc::clone(&flooded), AtomicUsize::new(0));
+    hyper::ext::on_informational(message, move |_| {
+        if count.fetch_add(1, Ordering::Relaxed) == MOST_INTERIM {
+            told.notify_one();
+        }
+    });
+    flooded
 }
 
 /// What a query may hold that no message may repeat: all of it, and each value long enough to be a signature or token.

@@ -297,6 +297,11 @@ impl Round {
         self.places.next()
     }
 
+    /// Why the places asked so far did not serve.
+    pub fn into_failures(self) -> Vec<SourceError> {
+        self.failures
+    }
+
     /// What it means that no place served.
     pub fn into_error(self) -> SourceError {
         let origin = self.origin.min(self.failures.len().saturating_sub(1));

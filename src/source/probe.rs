@@ -23,6 +23,8 @@ pub struct Peeked {
     pub is_whole: bool,
     /// The schematic's ID, for a Talos disk.
     pub schematic_id: Option<SchematicId>,
+    /// Why the places that were asked before did not serve it.
+    pub failures: Vec<SourceError>,
 }
 
 impl Egress {
@@ -46,7 +48,7 @@ impl Egress {
         let mut round = self.round(request).await?;
         while let Some(place) = round.next_place() {
             match self.peek_place(request, &place, &round.target, most).await {
-                Ok(peeked) => return Ok(peeked),
+                Ok(peeked) => return Ok(Peeked { failures: round.into_failures(), ..peeked }),
                 Err(error) => self.note(&mut round, request, &place, error).await,
             }
         }
@@ -57,12 +59,14 @@ impl Egress {
         let plain = || Request { small: true, ..place_request(request, place, Method::GET) };
         let mut response = self.send(&first_bytes(plain(), most)).await?;
         // An empty file has no first byte, and some servers cannot count: both answer when asked plainly.
-        if response.status == StatusCode::RANGE_NOT_SATISFIABLE || is_odd_part(&response) {
+        if response.status == StatusCode::RANGE_NOT_SATISFIABLE || is_odd_part(&response, most) {
             response = self.send(&plain()).await?;
         }
         let length = match response.status {
             StatusCode::OK | StatusCode::NON_AUTHORITATIVE_INFORMATION => super::content_length(&response.headers),
-            StatusCode::PARTIAL_CONTENT if !is_odd_part(&response) => range::content_range(&response.headers).and_then(|part| part.total),
+            StatusCode::PARTIAL_CONTENT if !is_odd_part(&response, most) => {
+                range::content_range(&response.headers).and_then(|part| part.total)
+            }
             StatusCode::PARTIAL_CONTENT => {
                 return Err(response.error(Fault::WrongPart { what: "a part, though the whole file was asked for".to_owned() }));
             }
@@ -74,7 +78,7 @@ impl Egress {
         let (head, ended) = response.body.head(most).await?;
         let read = u64::try_from(head.len()).unwrap_or(u64::MAX);
         let is_whole = length.map_or(ended && !part, |length| length == read);
-        Ok(Peeked { facts, head, is_whole, schematic_id: target.schematic_id.clone() })
+        Ok(Peeked { facts, head, is_whole, schematic_id: target.schematic_id.clone(), failures: Vec::new() })
     }
 
     /// What upstream says about an artifact, by `HEAD`, or by a `GET` of one byte where `HEAD` is refused (presigned URLs,
@@ -132,7 +136,11 @@ fn first_bytes(mut request: Request<'_>, count: usize) -> Request<'_> {
     request
 }
 
-/// Whether an answer is a part that does not start at the first byte.
-fn is_odd_part(response: &Response) -> bool {
-    response.status == StatusCode::PARTIAL_CONTENT && range::content_range(&response.headers).is_none_or(|part| part.first != 0)
+/// Whether an answer is a part that is not the first `most` bytes, or all there are.
+pub(super) fn is_odd_part(response: &Response, most: usize) -> bool {
+    let is_asked_for = |part: range::ContentRange| {
+        let wanted = part.total.map_or(most as u64, |total| total.min(most as u64));
+        part.first == 0 && part.last.saturating_add(1) >= wanted
+    };
+    response.status == StatusCode::PARTIAL_CONTENT && !range::content_range(&response.headers).is_some_and(is_asked_for)
 }

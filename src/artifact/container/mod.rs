@@ -4,6 +4,7 @@ mod fault;
 mod find;
 mod header;
 mod ingest;
+mod preview;
 mod probe;
 #[cfg(test)]
 pub(crate) mod samples;
@@ -14,6 +15,7 @@ use std::fmt;
 
 pub use fault::ContainerFault;
 pub use ingest::{IngestedLayer, ingest_layer, scan_layer};
+pub use preview::{LayerPreview, preview_layer};
 pub use probe::{LayerProbe, LayerProber};
 
 use super::{Compression, Format};

@@ -1,14 +1,12 @@
 //! The size of the disk inside a layer, from the layer's first bytes.
 
-use std::io::{self, ErrorKind, Read};
-
 use super::{
     LayerFormat,
     find::{Finder, advance},
     tar::Tar,
 };
 use crate::{
-    artifact::{ArtifactError, Compression, Decoder, Limits, Probe, Prober, Watch, sniff},
+    artifact::{ArtifactError, Compression, Decoder, Limits, Probe, Prober, Watch, probe::Prefix, sniff},
     model::DiskSize,
 };
 
@@ -109,17 +107,5 @@ pub(super) fn packing(head: &[u8]) -> Result<Option<Compression>, ArtifactError>
             Err(ArtifactError::unsupported(format!("the layer is {name}; build the image with gzip, zstd or uncompressed layers")))
         }
         _ => Ok(None),
-    }
-}
-
-/// The start of a layer: where it ends, the reader pauses, unless the layer ends there too.
-struct Prefix<'a> {
-    rest: &'a [u8],
-    all: bool,
-}
-
-impl Read for Prefix<'_> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        if self.rest.is_empty() && !self.all { Err(ErrorKind::WouldBlock.into()) } else { self.rest.read(out) }
     }
 }

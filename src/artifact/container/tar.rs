@@ -10,7 +10,7 @@ use super::{
     header::{Header, Kind, Records, header_only, kind, number, until_zero},
     sparse::{self, Form, Map, Step},
 };
-use crate::artifact::ArtifactError;
+use crate::{artifact::ArtifactError, model::in_bytes};
 
 /// Bytes of a block; headers are one, data is padded to whole ones.
 pub(super) const BLOCK: usize = 512;
@@ -152,7 +152,7 @@ impl<R: Read> Tar<R> {
         }
         let count = read(&mut self.inner, &mut out[..wanted])?;
         if count == 0 {
-            return Err(ArtifactError::truncated("tar entry", self.offset, format!("{} bytes of it are missing", self.data)));
+            return Err(ArtifactError::truncated("tar entry", self.offset, format!("{} of it missing", in_bytes(self.data))));
         }
         self.data -= count as u64;
         self.offset += count as u64;
@@ -175,7 +175,7 @@ impl<R: Read> Tar<R> {
         while left > 0 {
             let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
             match read(&mut self.inner, &mut buffer[..wanted])? {
-                0 => return Err(ArtifactError::truncated("tar entry", self.offset, format!("{left} bytes of it are missing"))),
+                0 => return Err(ArtifactError::truncated("tar entry", self.offset, format!("{} of it missing", in_bytes(left)))),
                 count => {
                     left -= count as u64;
                     self.offset += count as u64;
@@ -206,7 +206,13 @@ impl<R: Read> Tar<R> {
         while filled < BLOCK {
             match read(&mut self.inner, &mut block[filled..])? {
                 0 if filled == 0 => return Ok(None),
-                0 => return Err(ArtifactError::truncated("tar header", self.offset, format!("it has {filled} bytes instead of 512"))),
+                0 => {
+                    return Err(ArtifactError::truncated(
+                        "tar header",
+                        self.offset,
+                        format!("it has {} instead of 512", in_bytes(filled as u64)),
+                    ));
+                }
                 count => filled += count,
             }
         }

@@ -5,7 +5,7 @@ use std::{
 
 use rstest::rstest;
 
-use super::{LayerProber, ingest_layer, samples::TarSample, scan_layer};
+use super::{LayerProber, ingest_layer, preview_layer, samples::TarSample, scan_layer};
 use crate::{
     artifact::{Limits, Watch},
     model::Digest,
@@ -164,4 +164,50 @@ fn other_layers_hold_no_disk() {
     assert_eq!(scan(TarSample::new().finish()), Ok(false));
     assert_eq!(scan(TarSample::new().file("disk/a", b"x").finish()), Ok(true));
     assert_eq!(scan(TarSample::new().file("disk/.wh.a", b"").finish()), Err("AmbiguousDiskFile".to_owned()));
+}
+
+/// A look at the first bytes of a layer: whether there is a disk, and whether all was seen; or the reason.
+fn seen(bytes: &[u8], total: usize) -> Result<(bool, bool), String> {
+    let seen = preview_layer(bytes, total as u64, &Limits::default()).map_err(|error| error.reason().to_string())?;
+    assert!(seen.missing.is_none() || seen.is_read && seen.disk.is_none(), "{seen:?}");
+    let disk = seen.disk.transpose().map_err(|error| error.reason().to_string())?;
+    assert_eq!(seen.missing.is_some(), seen.is_read && disk.is_none());
+    Ok((disk.is_some(), seen.is_whole))
+}
+
+/// A look says what the bytes prove, and no more.
+#[rstest]
+#[case::good(TarSample::new().file("disk/a", &raw()).finish(), Ok((true, true)))]
+#[case::none(TarSample::new().file("etc/a", b"x").finish(), Ok((false, true)))]
+#[case::two(TarSample::new().file("disk/a", &raw()).file("disk/b", b"x").finish(), Err("SeveralDiskFiles"))]
+#[case::html(TarSample::new().file("disk/a", b"<html>").finish(), Err("NotADiskImage"))]
+#[case::cut_disk(TarSample::new().file("disk/a", &raw()[..2 << 20]).finish(), Err("Corrupt"))]
+fn a_small_layer_is_looked_at_whole(#[case] tar: Vec<u8>, #[case] expected: Result<(bool, bool), &str>) {
+    for pack in [gzip as Pack, members, zstd, frames] {
+        let layer = pack(&tar);
+        assert_eq!(seen(&layer, layer.len()), expected.map_err(str::to_owned));
+        // What is not there yet says nothing: it may be the rest, or a second disk.
+        if let (Ok(_), Ok((_, is_whole))) = (expected, seen(&layer[..layer.len() - 3], layer.len())) {
+            assert!(!is_whole);
+        }
+    }
+}
+
+#[test]
+fn a_disk_behind_the_first_bytes_is_not_seen() {
+    let noise: Vec<u8> = (0..2_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let layer = TarSample::new().file("bin/noise", &noise).file("disk/disk.img", &raw()).finish();
+    assert_eq!(seen(&layer[..1 << 20], layer.len()), Ok((false, false)));
+}
+
+#[test]
+fn a_layers_own_damage_is_told_where_it_was_read() {
+    let layer = gzip(&TarSample::new().file("disk/a", &raw()).finish());
+    let reason = |bytes: &[u8]| seen(bytes, bytes.len());
+    assert_eq!(reason(&layer[..layer.len() - 4]), Err("Corrupt".to_owned()));
+    assert_eq!(reason(&[&layer[..], b"garbage"].concat()), Err("Corrupt".to_owned()));
+    let mut flipped = layer;
+    let at = flipped.len() - 6;
+    flipped[at] ^= 1;
+    assert_eq!(reason(&flipped), Err("Corrupt".to_owned()));
 }

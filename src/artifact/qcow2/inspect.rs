@@ -41,7 +41,27 @@ const ZERO: u64 = 1;
 /// # Errors
 /// `Corrupt`, `Truncated`, `Unsupported` as the header says, `TooLarge` above `limits.max_virtual_size`, `Io`.
 pub fn inspect_qcow2(file: &File, limits: &Limits, watch: Watch<'_>) -> Result<Qcow2, ArtifactError> {
-    let tables = Tables::new(file)?;
+    let (qcow2, unread) = inspect(Tables::new(file)?, limits, watch)?;
+    match unread {
+        None => Ok(qcow2),
+        Some(pause) => Err(pause),
+    }
+}
+
+/// As [`inspect_qcow2`], as far as `head`, the first bytes of a file of `len` bytes, goes: whether it held every table.
+///
+/// # Errors
+/// As [`inspect_qcow2`], where the bytes that are there prove it: no others would make the file whole.
+pub(in crate::artifact) fn inspect_qcow2_head(head: &[u8], len: u64, limits: &Limits) -> Result<bool, ArtifactError> {
+    match inspect(Tables::of_head(head, len), limits, Watch::idle()) {
+        Ok((_, unread)) => Ok(unread.is_none()),
+        Err(error) if error.is_pause() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// One inspection; also gives why a part of it could not be done, where bytes are not at hand.
+fn inspect(tables: Tables<'_>, limits: &Limits, watch: Watch<'_>) -> Result<(Qcow2, Option<ArtifactError>), ArtifactError> {
     let mut head = vec![0; Header::LEN.min(usize::try_from(tables.len).unwrap_or(usize::MAX))];
     tables.read(0, &mut head)?;
     let header = Header::parse(&head)?;
@@ -50,15 +70,27 @@ pub fn inspect_qcow2(file: &File, limits: &Limits, watch: Watch<'_>) -> Result<Q
     }
     let tables = tables.with_cluster(header.cluster());
     let mut inspection = Inspection { header: &header, tables: &tables, watch, tail: Tail::default(), mapped: 0, read: 0 };
-    inspection.extensions()?;
-    let blocks = inspection.refcount_table()?;
-    inspection.snapshots()?;
-    let l2_tables = inspection.l1(&blocks)?;
+    let mut unread = None;
+    later(inspection.extensions(), &mut unread)?;
+    let blocks = later(inspection.refcount_table(), &mut unread)?;
+    later(inspection.snapshots(), &mut unread)?;
+    let l2_tables = later(inspection.l1(&blocks), &mut unread)?;
     for offset in l2_tables {
-        inspection.l2(offset)?;
+        later(inspection.l2(offset), &mut unread)?;
     }
-    inspection.tail.check(&tables, header.packing, header.cluster())?;
-    Ok(Qcow2 { virtual_size: header.virtual_size, file_len: tables.len, mapped_clusters: inspection.mapped })
+    later(inspection.tail.check(&tables, header.packing, header.cluster()), &mut unread)?;
+    Ok((Qcow2 { virtual_size: header.virtual_size, file_len: tables.len, mapped_clusters: inspection.mapped }, unread))
+}
+
+/// Goes on without what could not be read yet, and remembers that.
+fn later<T: Default>(step: Result<T, ArtifactError>, unread: &mut Option<ArtifactError>) -> Result<T, ArtifactError> {
+    match step {
+        Err(error) if error.is_pause() => {
+            *unread = Some(error);
+            Ok(T::default())
+        }
+        done => done,
+    }
 }
 
 /// Sorts offsets and gives one that occurs twice.

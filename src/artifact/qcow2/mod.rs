@@ -7,6 +7,7 @@ mod tables;
 mod write;
 
 pub(super) use header::Header;
+pub(super) use inspect::inspect_qcow2_head;
 pub use inspect::{Qcow2, inspect_qcow2};
 pub(super) use write::Writer;
 pub use write::{MAX_RAW_SIZE, qcow2_upper_bound};

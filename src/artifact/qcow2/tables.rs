@@ -4,10 +4,17 @@ use super::super::ArtifactError;
 
 /// A file that tables are read out of.
 pub(super) struct Tables<'a> {
-    file: &'a File,
+    bytes: Bytes<'a>,
     /// The file's length in bytes when it was opened.
     pub(super) len: u64,
     cluster: u64,
+}
+
+/// Where the file's bytes are.
+enum Bytes<'a> {
+    File(&'a File),
+    /// The first bytes of a file, more of which is not at hand.
+    Head(&'a [u8]),
 }
 
 impl<'a> Tables<'a> {
@@ -16,7 +23,13 @@ impl<'a> Tables<'a> {
 
     pub(super) fn new(file: &'a File) -> Result<Self, ArtifactError> {
         let len = file.metadata().map_err(|error| ArtifactError::io("reading the image", error))?.len();
-        Ok(Self { file, len, cluster: 512 })
+        Ok(Self { bytes: Bytes::File(file), len, cluster: 512 })
+    }
+
+    /// The tables of a file of `len` bytes of which `head` are the first. What lies behind them cannot be read yet
+    /// ([`ArtifactError::is_pause`]).
+    pub(super) fn of_head(head: &'a [u8], len: u64) -> Self {
+        Self { bytes: Bytes::Head(head), len, cluster: 512 }
     }
 
     pub(super) fn with_cluster(self, cluster: u64) -> Self {
@@ -41,9 +54,13 @@ impl<'a> Tables<'a> {
 
     /// Reads into `buffer`; what lies past the end of the file reads as zeros, as it does in QEMU.
     pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), ArtifactError> {
+        let file = match self.bytes {
+            Bytes::File(file) => file,
+            Bytes::Head(head) => return self.read_head(head, offset, buffer),
+        };
         let mut done = 0;
         while done < buffer.len() {
-            match self.file.read_at(&mut buffer[done..], offset + done as u64) {
+            match file.read_at(&mut buffer[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(count) => done += count.min(buffer.len() - done),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
@@ -51,6 +68,17 @@ impl<'a> Tables<'a> {
             }
         }
         buffer[done..].fill(0);
+        Ok(())
+    }
+
+    fn read_head(&self, head: &[u8], offset: u64, buffer: &mut [u8]) -> Result<(), ArtifactError> {
+        if offset.saturating_add(buffer.len() as u64).min(self.len) > head.len() as u64 {
+            return Err(ArtifactError::io("reading the image", io::ErrorKind::WouldBlock.into()));
+        }
+        let known = usize::try_from(offset).ok().and_then(|offset| head.get(offset..)).unwrap_or_default();
+        let count = known.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&known[..count]);
+        buffer[count..].fill(0);
         Ok(())
     }
 

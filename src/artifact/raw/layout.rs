@@ -7,6 +7,7 @@ use super::{
     gpt::Gpt,
     mbr::Mbr,
 };
+use crate::model::in_bytes;
 
 /// How a raw disk is told to be one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +52,7 @@ impl Layout {
             Magic::Qcow2 => return Err(ArtifactError::corrupt("raw disk", 0, "it starts like a qcow2 image")),
         }
         if head.len() < 512 {
-            let found = if head.is_empty() { String::new() } else { format!(" ({} bytes, less than one sector)", head.len()) };
+            let found = if head.is_empty() { String::new() } else { format!(" ({}, less than one sector)", in_bytes(head.len() as u64)) };
             return Err(ArtifactError::not_a_disk(looks_like(head) + &found));
         }
         let file_system = |found: FileSystem| Self {

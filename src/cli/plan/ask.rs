@@ -7,14 +7,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{
     input::Candidate,
-    judge::{Peek, Seen, Served},
+    judge::{Peek, Served},
     secrets::Secrets,
 };
 use crate::{
-    artifact::{ArtifactError, Limits, Prober},
-    intake::peek_container,
-    model::{Image, Source},
-    source::{Egress, OpenRequest, Peeked},
+    artifact::Limits,
+    intake,
+    model::Image,
+    source::{Egress, OpenRequest},
 };
 
 /// Upstreams asked at once: a factory may take minutes to answer, and nobody is served by a flood.
@@ -67,51 +67,49 @@ async fn ask_one(egress: &Egress, limits: &Limits, secrets: &Secrets, image: &Im
         Some(name) => match secrets.credentials(name, &image.source) {
             None => return Peek::Private { secret: name.to_string() },
             Some(Ok(found)) => found,
-            Some(Err(error)) => return Peek::Failed { reason: error.reason(), message: sentence(&error.to_string()) },
+            Some(Err(error)) => {
+                return Peek::Failed { reason: error.reason(), message: sentence(&error.to_string()), passed_over: Vec::new() };
+            }
         },
     };
     let request = OpenRequest { credentials: &credentials, ..OpenRequest::new(&image.source) };
-    if let Source::ContainerDisk { reference, architecture } = &image.source {
-        return match peek_container(egress, limits, &request, reference, *architecture).await {
-            Ok(peek) => Peek::Served(Served {
-                length: Some(peek.download),
-                resolved_url: peek.resolved_url,
-                schematic_id: None,
-                probe: Ok(Seen { format: peek.format.map(|format| format.to_string()), virtual_size: peek.virtual_size }),
-            }),
-            Err(error) => Peek::Failed { reason: error.reason(), message: sentence(&error.to_string()) },
-        };
-    }
-    let peeked = match egress.peek(&request, Prober::MAX).await {
-        Ok(peeked) => peeked,
-        Err(error) => return Peek::Failed { reason: error.reason(), message: sentence(&error.to_string()) },
-    };
-    let served = Served {
-        length: peeked.facts.length,
-        resolved_url: peeked.facts.resolved_url.clone(),
-        schematic_id: peeked.schematic_id.clone(),
-        probe: Err((crate::rules::Reason::Unavailable, "The bytes could not be looked at.".to_owned())),
-    };
-    let limits = limits.clone();
-    match tokio::task::spawn_blocking(move || probe(&peeked, &limits)).await {
-        Ok(probe) => Peek::Served(Served { probe: probe.map_err(|error| (error.reason(), sentence(&error.to_string()))), ..served }),
-        Err(_) => Peek::Served(served),
+    let intake::Peek { passed_over, answer } = intake::peek(egress, limits, &request, image.digest).await;
+    let passed_over: Vec<_> = passed_over.iter().map(|place| format!("{}: {}", place.reason, sentence(&place.message))).collect();
+    match answer {
+        Ok(served) => Peek::Served(Served {
+            length: served.download,
+            resolved_url: served.resolved_url,
+            schematic_id: served.schematic_id,
+            passed_over,
+            judged: served.judged.map_err(|error| (error.reason(), sentence(&error.to_string()))),
+        }),
+        Err(error) => Peek::Failed { reason: error.reason(), message: sentence(&error.to_string()), passed_over },
     }
 }
 
-fn probe(peeked: &Peeked, limits: &Limits) -> Result<Seen, ArtifactError> {
-    let mut prober = Prober::new(peeked.facts.length, limits);
-    let probe = match prober.feed(&peeked.head)? {
-        Some(probe) => probe,
-        None => prober.finish()?,
-    };
-    Ok(Seen { format: Some(probe.format.to_string()), virtual_size: probe.virtual_size })
-}
-
-/// An error's text as a sentence, since a remedy follows it.
+/// An error's text as a sentence, since a remedy follows it. An address at its start stays as it is.
 fn sentence(text: &str) -> String {
+    let end = if text.ends_with(['.', '!', '?']) { "" } else { "." };
+    if text.split(' ').next().is_some_and(|word| word.contains("://")) {
+        return format!("{text}{end}");
+    }
     let mut chars = text.chars();
     let first = chars.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
-    let end = if text.ends_with(['.', '!', '?']) { "" } else { "." };
     format!("{first}{}{end}", chars.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::sentence;
+
+    #[rstest]
+    #[case("no such name", "No such name.")]
+    #[case("Done!", "Done!")]
+    #[case("https://up.example/a served 1 byte", "https://up.example/a served 1 byte.")]
+    #[case("", ".")]
+    fn sentences(#[case] text: &str, #[case] expected: &str) {
+        assert_eq!(sentence(text), expected);
+    }
 }

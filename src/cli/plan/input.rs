@@ -14,7 +14,7 @@ use crate::{
 pub(super) struct Candidate {
     /// The file as it was named on the command line.
     pub file: String,
-    /// The name of the GoldenImage, given or derived; for an entry without one its place, such as `images[3]`.
+    /// The name of the GoldenImage, given or derived; without one its place: `images[3]`, `document[0]`, `items[2]`.
     pub name: String,
     /// The parsed image, or everything that is wrong with it.
     pub image: Result<Image, FieldErrors>,
@@ -105,11 +105,14 @@ fn is_object(node: &Node) -> bool {
 
 fn read_manifests(file: &str, documents: &[Node]) -> Result<Vec<Candidate>, InputError> {
     let mut candidates = Vec::new();
-    for document in documents {
+    for (index, document) in documents.iter().enumerate() {
         let kind = document.get("kind").and_then(Node::text).unwrap_or_default();
         match document.get("items").and_then(Node::items).filter(|_| kind.ends_with("List")) {
-            Some(items) => candidates.extend(items.iter().filter_map(|item| read_manifest(file, item))),
-            None => candidates.extend(read_manifest(file, document)),
+            Some(items) => {
+                let items = items.iter().enumerate();
+                candidates.extend(items.filter_map(|(index, item)| read_manifest(file, item, format!("items[{index}]"))));
+            }
+            None => candidates.extend(read_manifest(file, document, format!("document[{index}]"))),
         }
     }
     if candidates.is_empty() {
@@ -118,15 +121,15 @@ fn read_manifests(file: &str, documents: &[Node]) -> Result<Vec<Candidate>, Inpu
     Ok(candidates)
 }
 
-/// A GoldenImage; `None` for another kind, which is somebody else's business.
-fn read_manifest(file: &str, node: &Node) -> Option<Candidate> {
+/// A GoldenImage, called after its `place` where it has no name; `None` for another kind, which is somebody else's business.
+fn read_manifest(file: &str, node: &Node, place: String) -> Option<Candidate> {
     if node.get("kind").and_then(Node::text) != Some("GoldenImage") {
         return None;
     }
     let name = node.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Node::text);
     Some(Candidate {
         file: file.to_owned(),
-        name: name.filter(|name| !name.is_empty()).unwrap_or("unnamed").to_owned(),
+        name: name.filter(|name| !name.is_empty()).map_or(place, str::to_owned),
         image: parse_manifest(&node.value()),
         node: node.clone(),
         prefix: "spec.",
@@ -210,6 +213,16 @@ mod tests {
         assert_eq!(candidates.len(), 1);
         assert_eq!((candidates[0].name.as_str(), candidates[0].line()), ("a", 4));
         candidates[0].image.as_ref().expect("good");
+    }
+
+    #[test]
+    fn what_has_no_name_is_called_after_its_place() {
+        let object = "apiVersion: cozystack.io/v1alpha1\nkind: GoldenImage\nspec: {source: {http: {url: 'https://e.example/a'}}}\n";
+        let names = |text: &str| -> Vec<_> { read("f", text).expect("readable").iter().map(super::Candidate::shown).collect() };
+        assert_eq!(names(&format!("kind: Secret\napiVersion: v1\n---\n{object}")), ["document[1] (f:4)"]);
+        let item = object.replace('\n', "\n  ");
+        assert_eq!(names(&format!("apiVersion: v1\nkind: List\nitems:\n- {item}\n- {item}\n")), ["items[0] (f:4)", "items[1] (f:8)"]);
+        assert_eq!(names("images:\n- {url: 'https://e.example/a'}\n"), ["images[0] (f:2)"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::input::Candidate;
 use crate::{
     cli::Exit,
+    intake::{Extent, Seen},
     model::{DiskSize, Identity, Image, Schematic, SchematicId, Source, VolumeMode},
     rules::{
         Reason,
@@ -27,7 +28,7 @@ pub(super) enum Peek {
     /// It serves bytes.
     Served(Served),
     /// It does not.
-    Failed { reason: Reason, message: String },
+    Failed { reason: Reason, message: String, passed_over: Vec<String> },
 }
 
 /// What is known of an artifact from its first mebibyte.
@@ -39,17 +40,10 @@ pub(super) struct Served {
     pub resolved_url: String,
     /// The ID that the factory gave a schematic document.
     pub schematic_id: Option<SchematicId>,
+    /// Why other places, asked before, are not the one that was judged.
+    pub passed_over: Vec<String>,
     /// What the bytes are.
-    pub probe: Result<Seen, (Reason, String)>,
-}
-
-/// What the first bytes of an artifact tell.
-#[derive(Debug, Clone)]
-pub(super) struct Seen {
-    /// The format; `None` for a container disk that begins too far into its layer.
-    pub format: Option<String>,
-    /// The size as a guest sees it, where it shows.
-    pub virtual_size: Option<DiskSize>,
+    pub judged: Result<Seen, (Reason, String)>,
 }
 
 /// The whole answer of `plan`. What is written as JSON.
@@ -79,6 +73,9 @@ pub(super) struct Row {
     pub download_bytes: Option<u64>,
     pub virtual_size_bytes: Option<u64>,
     pub format: Option<String>,
+    /// How much of the image this rests on: `Whole`, `Beginning` or `NotSeen`; absent where upstream showed no disk or was not asked.
+    #[serde(serialize_with = "as_word")]
+    pub seen: Option<Extent>,
     #[serde(rename = "resolvedURL")]
     pub resolved_url: Option<String>,
 }
@@ -98,6 +95,15 @@ pub(super) struct Problem {
     /// What to do, where the message does not say it already.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub remedy: &'static str,
+}
+
+fn as_word<S: serde::Serializer>(seen: &Option<Extent>, serializer: S) -> Result<S::Ok, S::Error> {
+    let word = seen.map(|seen| match seen {
+        Extent::Whole => "Whole",
+        Extent::Beginning => "Beginning",
+        Extent::NotSeen => "NotSeen",
+    });
+    word.serialize(serializer)
 }
 
 fn as_text<S: serde::Serializer>(reason: &Reason, serializer: S) -> Result<S::Ok, S::Error> {
@@ -121,7 +127,7 @@ pub(super) struct Golden {
 pub(super) enum Verdict {
     /// Every rule holds and upstream serves a disk that fits.
     Good,
-    /// Every rule that needs no upstream holds; upstream was not asked.
+    /// No rule refuses it; whether upstream serves a disk that fits is not known: it was not asked, or the disk was not seen.
     Accepted,
     /// It would not become a golden as it is.
     Refused,
@@ -138,6 +144,8 @@ pub(super) struct Totals {
     pub unknown: usize,
     /// Images that no rule refuses and whose upstream was not asked.
     pub not_asked: usize,
+    /// Images that no rule refuses and whose disk begins behind what was read.
+    pub not_seen: usize,
     pub goldens: usize,
     pub download_bytes: u64,
     /// Whether the length of each download is known; otherwise the sum is a lower bound.
@@ -238,6 +246,7 @@ fn row(candidate: &Candidate, peek: &Peek, id: Option<&SchematicId>, duplicate: 
         download_bytes: None,
         virtual_size_bytes: None,
         format: None,
+        seen: None,
         resolved_url: None,
     };
     let image = match &candidate.image {
@@ -261,15 +270,22 @@ fn row(candidate: &Candidate, peek: &Peek, id: Option<&SchematicId>, duplicate: 
             ));
             Verdict::Accepted
         }
-        Peek::Failed { reason, message } => failed(&mut row, *reason, message),
+        Peek::Failed { reason, message, passed_over } => {
+            row.warnings.extend(passed_over.iter().map(|why| format!("A mirror was passed over: {why}")));
+            failed(&mut row, *reason, message)
+        }
         Peek::Served(served) => {
             row.download_bytes = served.length;
             row.resolved_url = Some(served.resolved_url.clone());
-            match &served.probe {
+            for why in &served.passed_over {
+                row.warnings.push(format!("Another address was passed over, and {} judged: {why}", served.resolved_url));
+            }
+            match &served.judged {
                 Ok(seen) => {
                     virtual_size = seen.virtual_size;
                     row.format.clone_from(&seen.format);
-                    Verdict::Good
+                    row.seen = Some(seen.extent);
+                    if seen.extent == Extent::NotSeen { not_seen(&mut row) } else { Verdict::Good }
                 }
                 Err((reason, message)) => failed(&mut row, *reason, message),
             }
@@ -305,6 +321,15 @@ fn failed(row: &mut Row, reason: Reason, message: &str) -> Verdict {
     };
     row.problems.push(Problem { reason, field: None, line: row.line, message: message.to_owned(), remedy });
     if is_unknown(reason) { Verdict::Unknown } else { Verdict::Refused }
+}
+
+/// A disk that stands further on in its container image says nothing, neither good nor bad.
+fn not_seen(row: &mut Row) -> Verdict {
+    row.warnings.push(
+        "The disk was not seen within 1 MiB, so whether there is one, whether it is alone and what size it has is not known: the daemon tells when it has read all of the image. An image with the disk alone in one layer (`FROM scratch`, `ADD disk.qcow2 /disk/`) shows it at once."
+            .to_owned(),
+    );
+    Verdict::Accepted
 }
 
 fn goldens(row: &mut Row, candidate: &Candidate, image: &Image, id: Option<&SchematicId>, virtual_size: Option<DiskSize>) {
@@ -370,7 +395,8 @@ fn totals(rows: &[Row]) -> Totals {
         images: rows.len(),
         refused: count(Verdict::Refused),
         unknown: count(Verdict::Unknown),
-        not_asked: count(Verdict::Accepted),
+        not_asked: rows.iter().filter(|row| row.verdict == Verdict::Accepted && row.seen.is_none()).count(),
+        not_seen: rows.iter().filter(|row| row.verdict == Verdict::Accepted && row.seen.is_some()).count(),
         goldens: goldens().count(),
         download_bytes: sum(&mut kept().map(|row| row.download_bytes)),
         download_is_complete: kept().all(|row| row.download_bytes.is_some()),

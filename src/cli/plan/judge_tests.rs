@@ -1,12 +1,13 @@
 use rstest::rstest;
 use serde_json::Value;
 
-use super::{Peek, Report, Seen, Served, Verdict, judge, worth_asking};
+use super::{Peek, Report, Served, Verdict, judge, worth_asking};
 use crate::{
     cli::{
         Exit,
         plan::{input, show},
     },
+    intake::{Extent, Seen},
     model::DiskSize,
     rules::Reason,
 };
@@ -20,12 +21,12 @@ fn candidates(text: &str) -> Vec<input::Candidate> {
 
 fn served(length: Option<u64>, virtual_size: Option<&str>) -> Peek {
     let virtual_size = virtual_size.map(|size| size.parse().expect(size));
-    let probe = Ok(Seen { format: Some("raw.xz".to_owned()), virtual_size });
-    Peek::Served(Served { length, resolved_url: "https://e.example/final".into(), schematic_id: None, probe })
+    let judged = Ok(Seen { format: Some("raw.xz".to_owned()), virtual_size, extent: Extent::Beginning });
+    Peek::Served(Served { length, resolved_url: "https://e.example/final".into(), schematic_id: None, passed_over: Vec::new(), judged })
 }
 
 fn failed(reason: Reason) -> Peek {
-    Peek::Failed { reason, message: "What happened.".into() }
+    Peek::Failed { reason, message: "What happened.".into(), passed_over: Vec::new() }
 }
 
 /// A report about one entry with this `storage`.
@@ -89,7 +90,8 @@ fn what_upstream_answers_is_a_verdict_with_a_remedy(#[case] reason: Reason, #[ca
             length: Some(5),
             resolved_url: String::new(),
             schematic_id: None,
-            probe: Err((reason, "What happened.".into())),
+            passed_over: Vec::new(),
+            judged: Err((reason, "What happened.".into())),
         }),
     ] {
         let report = sized("6Gi", peek);
@@ -211,4 +213,27 @@ fn the_table_and_the_json() {
         (Some("InvalidEntry"), Some("name"), Some(5))
     );
     assert_eq!(json["totals"]["storeBytes"], 4250 * MIB);
+}
+
+#[test]
+fn a_disk_that_was_not_seen_is_no_good_one() {
+    let list = candidates("images:\n- {name: a, url: 'https://e.example/a'}\n");
+    let Peek::Served(answer) = served(Some(5), None) else { unreachable!() };
+    let judged = Ok(Seen { format: None, virtual_size: None, extent: Extent::NotSeen });
+    let report = judge(&list, &[Peek::Served(Served { judged, ..answer })]);
+    assert_eq!((report.images[0].verdict, report.exit()), (Verdict::Accepted, Exit::Ok));
+    assert_eq!((report.totals.not_asked, report.totals.not_seen), (0, 1));
+    let text = show::text(&report);
+    assert!(text.contains("not seen within 1 MiB") && text.contains("0 unknown, 1 not seen."), "{text}");
+    assert_eq!(serde_json::to_value(&report).expect("JSON")["images"][0]["seen"], "NotSeen");
+}
+
+#[test]
+fn what_was_passed_over_is_told_with_what_was_judged() {
+    let list = candidates("images:\n- {name: a, url: 'https://e.example/a'}\n");
+    let Peek::Served(answer) = served(Some(5), Some("1Gi")) else { unreachable!() };
+    let report = judge(&list, &[Peek::Served(Served { passed_over: vec!["NotADiskImage: It is an HTML page.".into()], ..answer })]);
+    let text = show::text(&report);
+    assert_eq!(report.images[0].verdict, Verdict::Good);
+    assert!(text.contains("passed over, and https://e.example/final judged: NotADiskImage: It is an HTML page."), "{text}");
 }

@@ -26,7 +26,7 @@ use crate::{
 /// What `--help` says about exit codes.
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
-   0  every image is good, or accepted without asking upstream
+   0  every image is good, or accepted: not asked about, or its disk not seen within what was read
    1  at least one image is refused
    2  nothing is refused, but an upstream could not be asked
   64  wrong usage, or a file that cannot be read or holds no images
@@ -170,7 +170,9 @@ fn settings(arguments: &PlanArguments) -> Result<Settings, Failure> {
         Some(path) => {
             let text = text(path)?;
             let read = if text.trim().is_empty() { Ok(Settings::default()) } else { serde_saphyr::from_str(&text) };
-            read.map_err(|error| Failure::usage(format!("the settings file {} is wrong: {}", path.display(), error.without_snippet())))?
+            read.map_err(|error| {
+                Failure::usage(format!("the settings file {} is wrong: {}", path.display(), crate::catalog::yaml_fault(&error)))
+            })?
         }
     };
     let egress = &mut settings.egress;

@@ -77,9 +77,10 @@ fn summary(report: &Report) -> String {
         (bytes, true) => rounded(bytes),
     };
     let plural = |count: usize, one: &str| if count == 1 { format!("{count} {one}") } else { format!("{count} {one}s") };
-    let not_asked = if totals.not_asked == 0 { String::new() } else { format!(", {} not asked", totals.not_asked) };
+    let some = |count: usize, what: &str| if count == 0 { String::new() } else { format!(", {count} {what}") };
+    let not_known = some(totals.not_asked, "not asked") + &some(totals.not_seen, "not seen");
     format!(
-        "{}: {} refused, {} unknown{not_asked}. To fetch: {}. To store: {} in {}.",
+        "{}: {} refused, {} unknown{not_known}. To fetch: {}. To store: {} in {}.",
         plural(totals.images, "image"),
         totals.refused,
         totals.unknown,

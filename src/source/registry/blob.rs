@@ -9,6 +9,7 @@ use crate::{
         Facts, Opened, Response, Resume, Validator, content_length,
         error::{Fault, SourceError},
         mirror::Place,
+        probe::is_odd_part,
         range,
     },
 };
@@ -71,17 +72,18 @@ impl Registry<'_> {
         Ok(Opened { facts, offset, body, schematic_id: None })
     }
 
-    /// Opens the first `most` bytes of a layer; a registry that knows no ranges sends more, and whoever reads stops.
+    /// Opens the first `most` bytes of a layer; a registry that knows no ranges sends more, and whoever reads stops. Also gives
+    /// why places that were asked before did not serve.
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub async fn begin(&mut self, layer: &Layer, most: usize) -> Result<Opened, SourceError> {
+    pub async fn begin(&mut self, layer: &Layer, most: usize) -> Result<(Opened, Vec<SourceError>), SourceError> {
         let url = self.url("blobs", &layer.digest);
         let places = self.places(&url);
         let mut failures = Vec::new();
         for place in &places {
             match self.begin_at(place, layer, most).await {
-                Ok(opened) => return Ok(opened),
+                Ok(opened) => return Ok((opened, failures)),
                 Err(error) => failures.push(error),
             }
         }
@@ -90,16 +92,29 @@ impl Registry<'_> {
 
     async fn begin_at(&mut self, place: &Place, layer: &Layer, most: usize) -> Result<Opened, SourceError> {
         let mut response = self.ask(place, &part(0, Some(most)), true).await?;
-        if response.status == StatusCode::RANGE_NOT_SATISFIABLE {
+        if response.status == StatusCode::RANGE_NOT_SATISFIABLE || is_odd_part(&response, most) {
             response = self.ask(place, &HeaderMap::new(), true).await?;
         }
-        if !matches!(response.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
-            return Err(self.refusal(response, place).await);
+        // By its manifest the layer has so many bytes, whatever is announced.
+        let (announced, expected) = match response.status {
+            StatusCode::OK => (content_length(&response.headers), layer.size),
+            StatusCode::PARTIAL_CONTENT if !is_odd_part(&response, most) => match range::content_range(&response.headers) {
+                Some(part) => (part.total, part.last.saturating_add(1).min(layer.size)),
+                None => (None, layer.size),
+            },
+            StatusCode::PARTIAL_CONTENT => {
+                return Err(response.error(Fault::WrongPart { what: "another part than the one asked for".to_owned() }));
+            }
+            _ => return Err(self.refusal(response, place).await),
+        };
+        if let Some(announced) = announced.filter(|announced| *announced != layer.size) {
+            let fault = RegistryFault::WrongLength { expected: layer.size, announced };
+            return Err(response.error(Fault::Registry(Box::new(fault))));
         }
         self.egress.check_bytes(&response, place, Some(layer.size))?;
         let facts = facts(&response, place, layer);
         let mut body = response.body;
-        body.limit(layer.size);
+        body.expect(expected);
         Ok(Opened { facts, offset: 0, body, schematic_id: None })
     }
 }

@@ -1,5 +1,5 @@
 use crate::{
-    model::{Architecture, Digest},
+    model::{Architecture, Digest, in_bytes},
     rules::Reason,
 };
 
@@ -13,7 +13,7 @@ pub enum RegistryFault {
         limit: usize,
     },
     /// A document that is not the pinned one.
-    #[error("the registry served {size} bytes with the digest {found} instead of {expected}")]
+    #[error("the registry served {} with the digest {found} instead of {expected}", in_bytes(*.size as u64))]
     Mismatch {
         /// The digest that was asked for.
         expected: Digest,
@@ -66,16 +66,18 @@ pub enum RegistryFault {
         limit: usize,
     },
     /// A layer that is not in the registry.
-    #[error("a layer is not in the registry but at addresses of its own (`urls`): push the image with its layers")]
+    #[error(
+        "a layer is not in the registry but at addresses of its own (`urls`): push the image with all its layers (`skopeo copy` from where they are)"
+    )]
     ForeignLayer,
     /// A digest of another kind.
-    #[error("the manifest names {found:?}: only sha256 digests are read")]
+    #[error("the manifest names {found:?}, and only sha256 digests are read: push the image by a tool that writes those")]
     UnsupportedDigest {
         /// The digest.
         found: String,
     },
     /// A layer of another length than its manifest says.
-    #[error("the registry announced {announced} bytes for a layer that has {expected} by its manifest")]
+    #[error("the registry announced {} for a layer that has {expected} by its manifest", in_bytes(*.announced))]
     WrongLength {
         /// By the manifest.
         expected: u64,
@@ -101,13 +103,15 @@ impl RegistryFault {
         match self {
             Self::DocumentTooLarge { .. } => Reason::ManifestTooLarge,
             Self::Mismatch { .. } => Reason::DigestMismatch,
-            Self::Unreadable { .. } | Self::TooManyLayers { .. } => Reason::InvalidManifest,
+            // What is left to do about them is the same: to push the image anew.
+            Self::Unreadable { .. } | Self::TooManyLayers { .. } | Self::ForeignLayer | Self::UnsupportedDigest { .. } => {
+                Reason::InvalidManifest
+            }
             Self::Artifact { .. } => Reason::NotAContainerImage,
             Self::EmptyConfig { .. } => Reason::EmptyImageConfig,
             Self::OnlyAttestations { .. } => Reason::OnlyAttestations,
             Self::WrongArchitecture { .. } => Reason::WrongArchitecture,
             Self::NoLayers => Reason::NoDiskFile,
-            Self::ForeignLayer | Self::UnsupportedDigest { .. } => Reason::UnsupportedFormat,
             Self::WrongLength { .. } => Reason::Corrupt,
             Self::Realm { .. } => Reason::EgressRefused,
             Self::NoToken => Reason::Unavailable,
