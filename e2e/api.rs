@@ -302,7 +302,7 @@ async fn targets_are_frozen_once_a_golden_is_on_record() {
 /// A target that is made may be taken out, which has its golden go through the fence; exchanged for another it may not be.
 #[tokio::test]
 async fn a_made_target_may_be_taken_out_and_not_exchanged() {
-    let Some(cluster) = cluster().await else { return };
+    let Some(cluster) = &cluster().await else { return };
     let name = name();
     let class = |class: &str| json!({ "storageClassName": class });
     let with = |targets: Value| http(json!({ "storage": { "targets": targets } }));
