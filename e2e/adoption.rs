@@ -63,7 +63,7 @@ async fn a_cluster_moves_to_the_catalog_and_back() {
     twins::whoever_is_first_stays_first(&scene).await;
     let daemon = twins::two_releases_share_one_catalog(&scene, daemon, &before).await;
     former::a_deleted_image_and_a_deleted_crd_take_nothing_with_them(&scene, &before).await;
-    let daemon = restore::restored_goldens_are_reported_and_taken_over_when_asked(&scene, daemon).await;
-    back::the_old_charts_come_back_and_nothing_stands_in_their_way(&scene, daemon, &pool).await;
+    let guarded = restore::restored_goldens_are_reported_and_taken_over_when_asked(&scene, daemon).await;
+    back::the_old_charts_come_back_and_nothing_stands_in_their_way(&scene, guarded, &pool).await;
     assert_eq!(seen.not_ready(&former::ADOPTED), Vec::<String>::new(), "Ready was False in between");
 }

@@ -62,8 +62,13 @@ impl Pool {
     pub async fn is_not_replaced(&self, scene: &Scene<'_>, chart: &str) {
         assert_eq!(self.template(scene).await, self.template, "before {chart}");
         for more in [&[][..], &["--set", "maxReplicas=5"], &[]] {
-            self.helm(scene, chart, more).await;
-            assert_eq!(self.template(scene).await, self.template, "{chart} {more:?}");
+            self.is_upgraded(scene, chart, more).await;
         }
+    }
+
+    /// One upgrade, which keeps the machines.
+    pub async fn is_upgraded(&self, scene: &Scene<'_>, chart: &str, more: &[&str]) {
+        self.helm(scene, chart, more).await;
+        assert_eq!(self.template(scene).await, self.template, "{chart} {more:?}");
     }
 }

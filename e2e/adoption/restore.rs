@@ -9,6 +9,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
+    back,
     harness::{self, Daemon},
     scene::Scene,
     stage::{CATALOG, images},
@@ -61,7 +62,9 @@ impl Case {
 }
 
 /// Volumes lost and brought back while no daemon runs: into the same cluster, and into one that has never seen the image.
-pub async fn restored_goldens_are_reported_and_taken_over_when_asked(scene: &Scene<'_>, daemon: Daemon) -> Daemon {
+///
+/// Gives the daemon and its guard, which is on from then on.
+pub async fn restored_goldens_are_reported_and_taken_over_when_asked(scene: &Scene<'_>, daemon: Daemon) -> (Daemon, Daemon) {
     let raw = images::raw_disk(scene.dir.path(), "restored", 32 << 20, 4, 9);
     let bytes = std::fs::read(images::qcow2(&raw)).expect("qcow2");
     for case in &CASES {
@@ -87,8 +90,7 @@ pub async fn restored_goldens_are_reported_and_taken_over_when_asked(scene: &Sce
         before.push((case.asked(scene), now));
     }
 
-    let daemon = scene.stage.daemon("a");
-    daemon.ready().await;
+    let guarded = back::guarded(scene).await;
     for case in &CASES {
         let told = scene.stage.until_reason(case.name, "GoldenReplaced").await;
         let ready = harness::condition(&told, "Ready").expect("Ready");
@@ -113,7 +115,7 @@ pub async fn restored_goldens_are_reported_and_taken_over_when_asked(scene: &Sce
     for case in &CASES {
         scene.stage.images().delete(case.name, &DeleteParams::default()).await.expect("deleted");
     }
-    daemon
+    guarded
 }
 
 /// Takes DataVolume and claim away and brings back what a backup tool would, on the same storage: other UIDs, no owners, the same labels, annotations and spec.
