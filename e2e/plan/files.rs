@@ -29,7 +29,7 @@ fn several_files_and_standard_input_are_one_list() {
 #[rstest]
 #[case::syntax("images: [\n", "is not valid YAML")]
 #[case::twice("images: []\nimages: []\n", "line 2")]
-#[case::form("a: 1\nimages: 5\n", ":2: `images` must be a list")]
+#[case::form("storageClass: a\nimages: 5\n", ":2: `images` must be a list")]
 #[case::other("other: 1\n", "holds neither `images` nor a GoldenImage")]
 #[case::empty("", "holds neither `images` nor a GoldenImage")]
 fn a_file_that_says_nothing_is_a_usage_error(#[case] text: &str, #[case] expected: &str) {

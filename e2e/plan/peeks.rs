@@ -66,7 +66,7 @@ fn every_kind_of_trouble_is_told_at_once() {
         "Point the entry at a qcow2 or raw disk image.".to_owned(),
         format!("{at}:4: missing: NotFound: "),
         "Check the address or version".to_owned(),
-        format!("{at}:8: small: SizeTooSmall: `storage`: size 64Mi is too small: a disk of 96Mi needs 96Mi; write `size: 96Mi`"),
+        format!("{at}:8: small: SizeTooSmall: `storage`: size 64Mi is too small: a disk of 96Mi needs 96Mi; write `96Mi`"),
         format!("{at}:10: Bad: InvalidEntry: `name`: "),
         format!("{at}:11: Bad: InvalidEntry: `url`: "),
         format!("{at}:2: good: warning: The address is plain `http://`"),

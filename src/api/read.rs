@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value, json};
 
 use super::{FieldError, GoldenImageSpec, crd};
+use crate::model::public_words;
 
 /// The CRD's schema of a spec, made once.
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
@@ -29,7 +30,7 @@ pub fn read_spec(mut spec: Map<String, Value>) -> (GoldenImageSpec, Vec<FieldErr
             Err(error) => error,
         };
         let path = error.path().to_string();
-        errors.push(FieldError { field: format!("spec.{path}"), message: error.inner().to_string() });
+        errors.push(FieldError { field: format!("spec.{path}"), message: in_yaml_terms(&error.inner().to_string()) });
         let key = path.split(['.', '[']).next().unwrap_or_default();
         let left = spec.remove(key);
         let is_source = key == "source" && left.as_ref() != Some(&json!({}));
@@ -38,6 +39,15 @@ pub fn read_spec(mut spec: Map<String, Value>) -> (GoldenImageSpec, Vec<FieldErr
         } else if left.is_none() {
             return (GoldenImageSpec::default(), errors);
         }
+    }
+}
+
+/// What serde says of a value of another type, in words of who writes YAML, and without the secrets of an address.
+fn in_yaml_terms(message: &str) -> String {
+    let message = public_words(message);
+    match message.split_once(", expected struct ") {
+        Some((found, rest)) if !rest.contains(' ') => format!("{found}, expected a map of fields"),
+        _ => message,
     }
 }
 

@@ -81,6 +81,11 @@ pub fn read_list(text: &str) -> Result<List, ListError> {
         Some(Value::Array(images)) => images,
         Some(_) => return Err(ListError::Form { field: "images", accepted: "a list of entries" }),
     };
+    for field in ["storageClass", "factoryURL", "imageFactoryURL"] {
+        if root.get(field).is_some_and(|value| !value.is_null() && !value.is_string()) {
+            return Err(ListError::Form { field, accepted: "text (in quotes where YAML reads it as something else)" });
+        }
+    }
     let defaults = Defaults {
         storage_class: text_of(root.get("storageClass")).filter(|class| !class.is_empty()),
         factory_url: text_of(root.get("factoryURL").or_else(|| root.get("imageFactoryURL"))).filter(|url| !url.is_empty()),
@@ -138,6 +143,9 @@ fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry,
     let fail = |errors| EntryError { index, name: given_name.clone(), errors: FieldErrors(errors) };
     let mut errors = Vec::new();
 
+    if let Some(name) = entry.get("name").filter(|name| !name.is_null() && !name.is_string()) {
+        errors.push(FieldError { field: "name".into(), message: format!("must be quoted: YAML reads it as {name}, which is no text") });
+    }
     for key in entry.keys().filter(|key| !keys().any(|known| known == *key)) {
         errors.push(FieldError { field: key.clone(), message: unknown_key(key) });
     }

@@ -2,10 +2,18 @@
 
 use serde_saphyr::{Error, budget::BudgetBreach};
 
+use crate::model::public_words;
+
 /// Why `error` ended the reading, in one line, with what to do about a bound.
 pub fn yaml_fault(error: &Error) -> String {
     let error = error.without_snippet();
-    let Some(remedy) = remedy(error) else { return error.to_string() };
+    let remedy = match error {
+        Error::DuplicateMappingKey { key: Some(key), .. } => format!("the key `{}` is given twice: keep one of them", public_words(key)),
+        other => match remedy(other) {
+            Some(remedy) => remedy.to_owned(),
+            None => return error.to_string(),
+        },
+    };
     let line = error.location().map(|at| format!("line {}: ", at.line())).unwrap_or_default();
     format!("{line}{remedy}")
 }
@@ -19,6 +27,7 @@ fn remedy(error: &Error) -> Option<&'static str> {
         | Error::AliasReplayLimitExceeded { .. }
         | Error::AliasExpansionLimitExceeded { .. }
         | Error::AliasReplayStackDepthExceeded { .. } => Some(REPEATS),
+        Error::RecursiveReferencesRequireWeakTypes { .. } => Some("an anchor (`&`) holds itself (`*`): write the value out"),
         Error::UnknownAnchor { .. } => {
             Some("it repeats an anchor (`*`) that stands nowhere before it: define it by `&` above, or write the value out")
         }

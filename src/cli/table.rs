@@ -33,9 +33,12 @@ impl Table {
     }
 }
 
-/// `text` without control characters.
+/// `text` without control characters, and without those that turn the direction of what follows or are not seen (Unicode
+/// TR 36, "Bidirectional Text Spoofing").
 pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    let is_unseen =
+        |c: char| matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    text.chars().map(|c| if c.is_control() || is_unseen(c) { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -47,6 +50,7 @@ mod tests {
         let mut table = Table::new(["NAME", "READY"]);
         table.row(["a".into(), "True".into()]);
         table.row(["longer\u{1b}[2J".into(), String::new()]);
-        assert_eq!(table.render(), "NAME         READY\na            True\nlonger [2J\n");
+        table.row(["a\u{202e}b".into(), String::new()]);
+        assert_eq!(table.render(), "NAME         READY\na            True\nlonger [2J\na b\n");
     }
 }

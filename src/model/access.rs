@@ -64,6 +64,30 @@ impl NamespaceSelector {
     }
 }
 
+/// Kubernetes, "Labels and Selectors", syntax and character set: the name of a key, or a value.
+fn is_label_part(text: &str) -> bool {
+    let is_end = |c: Option<u8>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let bytes = text.as_bytes();
+    bytes.len() <= 63
+        && is_end(bytes.first().copied())
+        && is_end(bytes.last().copied())
+        && bytes.iter().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.'))
+}
+
+/// A name, with a DNS subdomain and a slash before it or without.
+fn is_label_key(text: &str) -> bool {
+    match text.split_once('/') {
+        None => is_label_part(text),
+        Some((prefix, name)) => {
+            let is_domain = prefix.len() <= 253
+                && prefix
+                    .split('.')
+                    .all(|part| is_label_part(part) && part.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-'));
+            is_domain && is_label_part(name)
+        }
+    }
+}
+
 impl TryFrom<LabelSelector> for NamespaceSelector {
     type Error = InvalidValue;
 
@@ -73,6 +97,20 @@ impl TryFrom<LabelSelector> for NamespaceSelector {
         let expressions = selector.match_expressions.as_ref().is_none_or(Vec::is_empty);
         if labels && expressions {
             return Err(invalid("it selects every namespace: write `policy: AllTenants` if that is meant".to_owned()));
+        }
+        let written = selector.match_labels.iter().flatten();
+        let keys = written.clone().map(|(key, _)| key).chain(selector.match_expressions.iter().flatten().map(|one| &one.key));
+        if let Some(key) = keys.into_iter().find(|key| !is_label_key(key)) {
+            return Err(invalid(format!(
+                "{key:?} is not the key of a label, so no namespace can have it: write it as `team` or `example.org/team`"
+            )));
+        }
+        let values = written.map(|(_, value)| value);
+        let mut values = values.chain(selector.match_expressions.iter().flatten().flat_map(|one| one.values.iter().flatten()));
+        if let Some(value) = values.find(|value| !value.is_empty() && !is_label_part(value)) {
+            return Err(invalid(format!(
+                "{value:?} is not the value of a label, so no namespace can have it: at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends"
+            )));
         }
         for requirement in selector.match_expressions.iter().flatten() {
             let count = requirement.values.as_ref().map_or(0, Vec::len);
@@ -119,6 +157,17 @@ mod tests {
         let labels: BTreeMap<_, _> = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         assert_eq!(Access::Selected(selector(written).expect("selector")).allows(&labels), expected);
         assert!(Access::AllTenants.allows(&labels));
+    }
+
+    #[rstest]
+    #[case(json!({ "matchLabels": { "a b": "c" } }), "\"a b\" is not the key of a label")]
+    #[case(json!({ "matchLabels": { "Example.org/a": "c" } }), "\"Example.org/a\" is not the key of a label")]
+    #[case(json!({ "matchLabels": { "a/b/c": "c" } }), "\"a/b/c\" is not the key of a label")]
+    #[case(json!({ "matchExpressions": [{ "key": "", "operator": "Exists" }] }), "\"\" is not the key of a label")]
+    #[case(json!({ "matchLabels": { "a": "c d" } }), "\"c d\" is not the value of a label")]
+    #[case(json!({ "matchExpressions": [{ "key": "a", "operator": "In", "values": ["-"] }] }), "\"-\" is not the value of a label")]
+    fn r18_a_selector_that_no_namespace_can_match_is_refused(#[case] written: Value, #[case] expected: &str) {
+        assert!(selector(written.clone()).is_err_and(|error| error.contains(expected)), "{:?}", selector(written));
     }
 
     #[rstest]

@@ -51,8 +51,10 @@ impl InvalidValue {
     /// The longest piece of a given value that a message repeats, in characters.
     const SHOWN: usize = 120;
 
-    /// An error about `given`, which is shortened when it is very long.
+    /// An error about `given`, which is shortened when it is very long, and shown without the secrets of an address that
+    /// was written into the wrong field.
     pub fn new(what: &'static str, given: &str, accepted: impl Into<String>) -> Self {
+        let given = &public_words(given);
         let given =
             if given.chars().count() > Self::SHOWN { given.chars().take(Self::SHOWN).chain(['…']).collect() } else { given.to_owned() };
         Self { what, given, accepted: accepted.into() }

@@ -131,7 +131,7 @@ impl SizeTooSmall {
     fn message(&self) -> String {
         let (stated, needed) = in_one_unit(self.stated, self.needed);
         let disk = self.virtual_size;
-        format!("size {stated} is too small: a disk of {disk} needs {needed}; write `size: {}` or leave it empty", self.needed)
+        format!("size {stated} is too small: a disk of {disk} needs {needed}; write `{}` or leave it empty", self.needed)
     }
 }
 
@@ -195,7 +195,7 @@ mod tests {
     #[case::equal_by_value(Some("4352000Ki"), None, Ok("4250Mi"))]
     #[case::larger(Some("6Gi"), None, Ok("6Gi"))]
     #[case::one_byte_short(Some("4456447999"), None, Err("size 4249.99Mi is too small: a disk of 4250Mi needs 4250Mi"))]
-    #[case::too_small(Some("4249Mi"), None, Err("size 4249Mi is too small: a disk of 4250Mi needs 4250Mi; write `size: 4250Mi`"))]
+    #[case::too_small(Some("4249Mi"), None, Err("size 4249Mi is too small: a disk of 4250Mi needs 4250Mi; write `4250Mi`"))]
     #[case::decimal(Some("4G"), None, Err("size 3814.69Mi is too small: a disk of 4250Mi needs 4250Mi"))]
     fn a_goldens_size(#[case] stated: Option<&str>, #[case] minimum: Option<&str>, #[case] expected: Result<&str, &str>) {
         let result = golden_size(size("4250Mi"), stated.map(size), minimum.map(size));

@@ -1,12 +1,14 @@
 //! From files to the images they ask for: a values file with `images[]`, or GoldenImage manifests.
 
+use std::{collections::BTreeSet, sync::LazyLock};
+
 use serde_json::{Map, Value};
 
 use super::lines::{Kind, Node, documents};
 use crate::{
     api::{FieldError, FieldErrors, GoldenImage, add_untold, parse_image, read_spec},
     catalog::read_list,
-    model::Image,
+    model::{Image, public_words},
 };
 
 /// One image that a file asks for.
@@ -80,12 +82,26 @@ pub(super) fn read(file: &str, text: &str) -> Result<Vec<Candidate>, InputError>
     read_values(file, text, root)
 }
 
+/// The chart's values, by its own schema.
+static VALUES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+    let schema: Value = serde_json::from_str(include_str!("../../../helm/kubernetes-worker-image/values.schema.json")).unwrap_or_default();
+    schema["properties"].as_object().into_iter().flat_map(Map::keys).cloned().collect()
+});
+
 fn read_values(file: &str, text: &str, root: &Node) -> Result<Vec<Candidate>, InputError> {
     let form = |error: crate::catalog::ListError| InputError::Form {
         file: file.to_owned(),
         line: root.line_of("images"),
         what: error.to_string(),
     };
+    if let Some(key) = root.keys().find(|key| !VALUES.contains(*key)) {
+        let what = format!(
+            "`{}` is not a value of the chart: there are {}",
+            public_words(key),
+            VALUES.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+        );
+        return Err(InputError::Form { file: file.to_owned(), line: root.line_of(key), what });
+    }
     let list = read_list(text).map_err(form)?;
     let nodes = root.get("images").and_then(Node::items).unwrap_or_default();
     let candidate = |(entry, node): (Result<crate::catalog::Entry, crate::catalog::EntryError>, &Node)| {
@@ -155,7 +171,12 @@ fn parse_manifest(value: &Value) -> Result<Image, FieldErrors> {
     };
     let (spec, mistyped) = read_spec(given.clone());
     errors.extend(mistyped);
-    let name = value.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Value::as_str);
+    let name = value.get("metadata").and_then(|metadata| metadata.get("name"));
+    if let Some(name) = name.filter(|name| !name.is_null() && !name.is_string()) {
+        let message = format!("must be quoted: YAML reads it as {name}, which is no text");
+        errors.push(FieldError { field: "metadata.name".to_owned(), message });
+    }
+    let name = name.and_then(Value::as_str);
     match parse_image(&GoldenImage::new(name.unwrap_or_default(), spec)) {
         Ok(image) if errors.is_empty() => Ok(image),
         Ok(_) => Err(FieldErrors(errors)),
@@ -188,6 +209,21 @@ mod tests {
     fn every_error_of_a_values_file_has_its_line() {
         let text = "storageClass: replicated\nimages:\n- name: good\n  url: https://e.example/a\n- name: Bad\n  url: nonsense\n  storage: -1Gi\n- name: typed\n  url: https://e.example/b\n  digest: 5\n- {name: more, url: 'https://e.example/c',\n   colour: red}\n- 5\n";
         assert_eq!(wrong(text), ["5 name", "6 url", "7 storage", "10 digest", "12 colour", "13 images[4]"]);
+    }
+
+    #[rstest]
+    #[case("images:\n- {name: no, url: 'https://e.example/a'}\n", "must be quoted: YAML reads it as")]
+    #[case(
+        "apiVersion: cozystack.io/v1alpha1\nkind: GoldenImage\nmetadata: {name: 1.10}\nspec: {source: {http: {url: 'https://e.example/a'}}}\n",
+        "must be quoted: YAML reads it as 1.1"
+    )]
+    #[case("images:\n- {name: a, url: 'https://e.example/a', digest: 'https://u:hunter2@x/'}\n", "\"https://x/\" is not a valid digest")]
+    #[case("images:\n- {name: a, url: 'https://e.example/a', deletionPolicy: 'https://u:hunter2@x/'}\n", "unknown variant `https://x/`")]
+    #[case("images:\n- {name: a, url: 'https://e.example/a', credentialsSecretRef: x}\n", "expected a map of fields")]
+    fn what_is_wrong_is_told_in_words_of_who_writes_it(#[case] text: &str, #[case] expected: &str) {
+        let candidates = read("f.yaml", text).expect("readable");
+        let errors = candidates[0].image.as_ref().expect_err("wrong").to_string();
+        assert!(errors.contains(expected) && !errors.contains("hunter2"), "{errors}");
     }
 
     #[test]
@@ -249,7 +285,12 @@ mod tests {
     }
 
     #[rstest]
-    #[case("a: 1\nimages: {a: b}\n", "f:2: `images` must be a list")]
+    #[case("strictEntries: true\nimages: {a: b}\n", "f:2: `images` must be a list")]
+    #[case("images: []\nstorageClas: fast\n", "f:2: `storageClas` is not a value of the chart: there are admission, ")]
+    #[case("images: []\nstorageClass: [fast]\n", "f:1: `storageClass` must be text")]
+    #[case("images: []\nimageFactoryURL: 5\n", "f:1: `imageFactoryURL` must be text")]
+    #[case("images:\n- a: 1\n  a: 2\n", "f is not valid YAML: line 3: the key `a` is given twice")]
+    #[case("images: &a [*a]\n", "f is not valid YAML: line 1: an anchor (`&`) holds itself")]
     #[case("- a\n", "f:1: `images.yaml` must be a map")]
     #[case("images: []\n---\nimages: []\n", "f:3: a values file is one document")]
     #[case("images: [\n", "f is not valid YAML")]

@@ -87,14 +87,17 @@ pub(super) struct Problem {
     #[serde(serialize_with = "as_text")]
     pub reason: Reason,
     /// The field, where it is one field's fault.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
     /// The line of that field, or of the image.
     pub line: u64,
     pub message: String,
     /// What to do, where the message does not say it already.
-    #[serde(skip_serializing_if = "str::is_empty")]
+    #[serde(serialize_with = "unless_empty")]
     pub remedy: &'static str,
+}
+
+fn unless_empty<S: serde::Serializer>(text: &&'static str, serializer: S) -> Result<S::Ok, S::Error> {
+    (!text.is_empty()).then_some(*text).serialize(serializer)
 }
 
 fn as_word<S: serde::Serializer>(seen: &Option<Extent>, serializer: S) -> Result<S::Ok, S::Error> {

@@ -64,7 +64,7 @@ fn a_stated_size_must_hold_the_disk(#[case] storage: &str, #[case] virtual_size:
         let problem = &report.images[0].problems[0];
         assert_eq!((problem.reason, problem.field.as_deref(), problem.line), (Reason::SizeTooSmall, Some("storage"), 4));
         let needed: DiskSize = virtual_size.expect("known").parse().expect("size");
-        assert!(problem.message.contains(&format!("write `size: {needed}`")), "{}", problem.message);
+        assert!(problem.message.contains(&format!("write `{needed}`")), "{}", problem.message);
         assert_eq!((report.exit(), report.totals.store_bytes), (Exit::No, 0));
     }
 }

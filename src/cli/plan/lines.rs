@@ -42,6 +42,12 @@ impl Node {
         }
     }
 
+    /// The keys of a map, as written.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        let entries = if let Kind::Map(entries) = &self.kind { entries.as_slice() } else { &[] };
+        entries.iter().map(|(key, _)| key.as_str())
+    }
+
     /// The items of a list.
     pub fn items(&self) -> Option<&[Self]> {
         match &self.kind {
