@@ -21,7 +21,7 @@ pub async fn a_late_target_is_copied_without_upstream(scene: &Scene<'_>, daemon:
     let daemon = scene.stage.daemon("empty");
     daemon.ready().await;
 
-    scene.retarget("late", json!([{}, { "storageClassName": "other" }, { "storageClassName": "files" }])).await.expect("added");
+    scene.retarget_and_see("late", json!([{}, { "storageClassName": "other" }, { "storageClassName": "files" }])).await;
     for (golden, index) in [("vm-default-images-late-other", 1), ("vm-default-images-late-files", 2)] {
         harness::until(scene.claims().await, golden, "the copy's claim", |_| true).await;
         scene.stage.until("late", "Ready", "True").await;

@@ -107,6 +107,15 @@ impl<'a> Scene<'a> {
         self.stage.images().patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await
     }
 
+    /// Writes other targets, and waits until the daemon saw them: before that, the status speaks of the former ones.
+    pub async fn retarget_and_see(&self, name: &str, targets: Value) {
+        let generation = self.retarget(name, targets).await.expect("other targets").metadata.generation;
+        harness::until(self.stage.images(), name, "the daemon saw the other targets", |image: &GoldenImage| {
+            image.status.as_ref().is_some_and(|status| status.observed_generation >= generation)
+        })
+        .await;
+    }
+
     /// The status of one target.
     pub async fn target(&self, name: &str, index: usize) -> TargetStatus {
         let image = self.stage.images().get(name).await.expect("image");

@@ -39,7 +39,7 @@ pub async fn a_target_is_added_later_and_none_is_exchanged(scene: &Scene<'_>) {
     let raw = scene.disk("added", 2);
     scene.image("added", json!([{}])).await;
     scene.stage.until("added", "Ready", "True").await;
-    scene.retarget("added", json!([{}, { "storageClassName": "local" }])).await.expect("a target may be added");
+    scene.retarget_and_see("added", json!([{}, { "storageClassName": "local" }])).await;
     let claims = scene.claims().await;
     harness::until(claims, "vm-default-images-added-local", "the further golden's claim", |_| true).await;
     scene.stage.until("added", "Ready", "True").await;
@@ -60,7 +60,7 @@ pub async fn a_target_is_added_later_and_none_is_exchanged(scene: &Scene<'_>) {
     scene.create("bare", json!(null)).await.expect("created");
     scene.stage.until("bare", "Ready", "True").await;
     scene.retarget("bare", json!([{ "size": "1Gi" }])).await.expect_err("the default target was made with the image's own size");
-    scene.retarget("bare", json!([{}, { "storageClassName": "local" }])).await.expect("added");
+    scene.retarget_and_see("bare", json!([{}, { "storageClassName": "local" }])).await;
 }
 
 pub async fn two_targets_of_one_class_are_one_golden(scene: &Scene<'_>) {
@@ -127,7 +127,7 @@ pub async fn a_target_that_cannot_hold_the_disk_is_told_before_the_transfer(scen
     assert_eq!(scene.target_condition("uneven", 1, "Ready").await, Some(("False".into(), "SizeTooSmall".into())));
     assert!(scene.volumes().await.get_opt("vm-default-images-uneven-other").await.expect("asked").is_none());
     // The first kept its name and its disk, and the size may be corrected: that target was never made.
-    scene.retarget("uneven", json!([{}, { "storageClassName": "other" }])).await.expect("corrected");
+    scene.retarget_and_see("uneven", json!([{}, { "storageClassName": "other" }])).await;
     scene.stage.until("uneven", "Ready", "True").await;
 }
 
