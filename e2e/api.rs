@@ -331,6 +331,11 @@ async fn a_made_target_may_be_taken_out_and_not_exchanged() {
     }
     // What is left is the default alone, as if no target were named.
     replace(cluster, &name, &http(json!({}))).await.expect("the default target as it was");
+    // What is on record is of another class: the default one is not made, and may be corrected.
+    api.patch_status(&name, &PatchParams::default(), &made(&["a"])).await.expect("status");
+    replace(cluster, &name, &with(json!([{ "size": "6Gi" }]))).await.expect("the default target corrected");
+    replace(cluster, &name, &http(json!({}))).await.expect("and not named again");
+    replace(cluster, &name, &with(json!([class("b")]))).await.expect("and exchanged");
 
     // Eight that are still to go are enough.
     let eight: Vec<_> = (0..8).map(|n| format!("old-{n}")).collect();

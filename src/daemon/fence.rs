@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::{api::core::v1::ObjectReference, jiff::Timestamp};
+use k8s_openapi::{api::core::v1::ObjectReference, apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
 use kube::{
     Api, Client, Resource, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::controller::Shared;
 use crate::{
-    api::{DeletionPolicy, GoldenImage},
+    api::{DeletionPolicy, GoldenImage, TargetStatus},
     fence::{Needed, Observed, Step, Wish, decide},
     foreign::{Claim, DataVolume},
     golden::{manifest::managers, place},
@@ -56,6 +56,17 @@ struct Memory {
     closed: HashMap<String, Instant>,
     asked: HashMap<String, Known<Consumers>>,
     told: BTreeSet<String>,
+}
+
+impl Memory {
+    /// A fence that is opened, be it in part, lets somebody in: nothing that was waited for or asked before counts for it afterwards,
+    /// though the watch may show it closed for a while yet.
+    fn before_mark(&mut self, uid: &str, fence: Fence) {
+        if !matches!(fence, Fence::Closed | Fence::Retired) {
+            self.closed.remove(uid);
+            self.asked.remove(uid);
+        }
+    }
 }
 
 /// Keeps the fence until `stop`: woken by what is watched, and by the end of a wait.
@@ -155,8 +166,8 @@ async fn round(shared: &Shared, client: &Client, memory: &mut Memory) -> kube::R
         match next(shared, candidate, memory) {
             Step::Ask => to_ask.push(candidate),
             step => {
-                go_on(act(shared, client, candidate, &step, memory).await, &mut failed)?;
-                steps.push(step);
+                let is_done = go_on(act(shared, client, candidate, &step, memory).await, &mut failed)?;
+                steps.push(if is_done { step } else { Step::Wait(AGAIN) });
             }
         }
     }
@@ -171,21 +182,22 @@ async fn round(shared: &Shared, client: &Client, memory: &mut Memory) -> kube::R
             memory.asked.insert(candidate.uid(), answer);
             let step = next(shared, candidate, memory);
             memory.asked.remove(&candidate.uid());
-            go_on(act(shared, client, candidate, &step, memory).await, &mut failed)?;
-            steps.push(step);
+            let is_done = go_on(act(shared, client, candidate, &step, memory).await, &mut failed)?;
+            steps.push(if is_done { step } else { Step::Wait(AGAIN) });
         }
     }
     failed.map(|()| Next::after(&steps))
 }
 
-/// Keeps the first failure for the end of the round; a lost Lease ends it at once.
-fn go_on(outcome: kube::Result<()>, failed: &mut kube::Result<()>) -> kube::Result<()> {
+/// Keeps the first failure for the end of the round; a lost Lease ends it at once. Gives whether the step was done.
+fn go_on(outcome: kube::Result<bool>, failed: &mut kube::Result<()>) -> kube::Result<bool> {
     match outcome {
+        Ok(is_done) => return Ok(is_done),
         Err(error) if is_lost(&error) => return Err(error),
         Err(error) if failed.is_ok() => *failed = Err(error),
-        Ok(()) | Err(_) => {}
+        Err(_) => {}
     }
-    Ok(())
+    Ok(false)
 }
 
 /// The goldens that are to go, or have a fence around them; `None` while not all is known.
@@ -208,8 +220,13 @@ fn candidates(shared: &Shared) -> Option<Vec<Candidate>> {
         let marked = || cluster.images.get("", texts(claim.metadata.labels.as_ref()).get(marks::IMAGE)?);
         let image = of_golden.get(name.as_str()).map(|image| Arc::clone(image)).or_else(marked);
         let volume = cluster.volumes.get(&shared.catalog, &name);
-        let is_leaving = image.as_deref().is_some_and(|image| !is_to_go(image) && place(image, &name) == Place::Leaving);
-        Candidate { volume, wish: wish(&claim, image.as_deref()), is_leaving, image, claim }
+        let stands = |record: &TargetStatus| {
+            let golden = record.golden.as_deref().unwrap_or_default();
+            let (claim, volume) = (cluster.claims.get(&shared.catalog, golden), cluster.volumes.get(&shared.catalog, golden));
+            can_stand_in(record, claim.as_deref(), volume.as_deref())
+        };
+        let is_leaving = image.as_deref().is_some_and(|image| !is_to_go(image) && place(image, &name, stands) == Place::Leaving);
+        Candidate { volume, wish: wish(&claim, image.as_deref(), is_leaving), is_leaving, image, claim }
     });
     let is_open = |candidate: &Candidate| {
         facts::fence(&candidate.claim) == Fence::Open && candidate.volume_fence().is_none_or(|fence| fence == Fence::Open)
@@ -217,11 +234,23 @@ fn candidates(shared: &Shared) -> Option<Vec<Candidate>> {
     Some(candidates.filter(|candidate| candidate.wish != Wish::Keep || !is_open(candidate)).collect())
 }
 
-/// What is asked for (R23, R24).
-fn wish(claim: &Claim, image: Option<&GoldenImage>) -> Wish {
+/// Whether a golden that the status says is Ready can take the place of one that goes: it stands now, and is not to go itself. A status
+/// may be old; what is taken away on its word does not come back.
+fn can_stand_in(record: &TargetStatus, claim: Option<&Claim>, volume: Option<&DataVolume>) -> bool {
+    let stands = claim.is_some_and(|claim| {
+        let seen = facts::claim_seen(claim);
+        record.claim_uid.as_deref() == Some(seen.uid) && seen.phase == "Bound" && !seen.terminating && facts::fence(claim) == Fence::Open
+    });
+    let is_let_be = |volume: &DataVolume| {
+        volume.metadata.deletion_timestamp.is_none() && Fence::of(&texts(volume.metadata.annotations.as_ref())) == Fence::Open
+    };
+    stands && volume.is_none_or(is_let_be)
+}
+
+/// What is asked for (R23, R24). `is_leaving`: the golden's own target was taken out, and another golden can stand in.
+fn wish(claim: &Claim, image: Option<&GoldenImage>, is_leaving: bool) -> Wish {
     let on_claim = texts(claim.metadata.annotations.as_ref());
     // A target that is taken out has its own golden go, and no other one.
-    let is_leaving = image.is_some_and(|image| place(image, &claim.name_any()) == Place::Leaving);
     let asked = match image {
         Some(image) => is_to_go(image) || is_leaving,
         None => on_claim.contains_key(marks::RETIRE_REQUESTED),
@@ -272,11 +301,15 @@ fn next(shared: &Shared, candidate: &Candidate, memory: &mut Memory) -> Step {
     decide(&observed, shared.retire_wait)
 }
 
-async fn act(shared: &Shared, client: &Client, candidate: &Candidate, step: &Step, memory: &mut Memory) -> kube::Result<()> {
+/// Does a step. Gives whether it was done: not where the golden changed meanwhile, which is to be looked at again.
+async fn act(shared: &Shared, client: &Client, candidate: &Candidate, step: &Step, memory: &mut Memory) -> kube::Result<bool> {
     match step {
         Step::Rest | Step::Ask | Step::Wait(_) => {}
         Step::Mark(fence) => {
-            mark(client, &shared.catalog, candidate, *fence).await?;
+            memory.before_mark(&candidate.uid(), *fence);
+            if !mark(client, &shared.catalog, candidate, *fence).await? {
+                return Ok(false);
+            }
             tracing::info!(golden = candidate.name(), ?fence, "the fence around the golden is written");
             if *fence == Fence::Retired {
                 tell(shared, candidate, memory);
@@ -287,38 +320,46 @@ async fn act(shared: &Shared, client: &Client, candidate: &Candidate, step: &Ste
             tracing::info!(golden = candidate.name(), "the retired golden is deleted");
         }
     }
-    Ok(())
+    Ok(true)
 }
 
-/// Writes the fence, on the claim first: that is what admission reads.
-async fn mark(client: &Client, catalog: &str, candidate: &Candidate, fence: Fence) -> kube::Result<()> {
+/// Writes the fence, on the claim first: that is what admission reads. Gives whether it is written on both; where the claim is not the
+/// one that was decided on, nothing is written on the DataVolume either.
+async fn mark(client: &Client, catalog: &str, candidate: &Candidate, fence: Fence) -> kube::Result<bool> {
     let at = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
     let annotations: serde_json::Map<String, serde_json::Value> =
         fence.annotations(at).into_iter().map(|(key, value)| (key.to_owned(), value.map_or(serde_json::Value::Null, Into::into))).collect();
-    mark_one::<Claim>(client, catalog, &candidate.claim.metadata, &annotations).await?;
+    if !mark_one::<Claim>(client, catalog, &candidate.claim.metadata, &annotations).await? {
+        return Ok(false);
+    }
     match &candidate.volume {
         Some(volume) => mark_one::<DataVolume>(client, catalog, &volume.metadata, &annotations).await,
-        None => Ok(()),
+        None => Ok(true),
     }
+}
+
+/// The UID: a fence never lands on another object that took the name. The version: it never lands on what is not as it was decided
+/// on, a claim that the watch still shows closed and that is open already, say.
+fn patch_of(object: &ObjectMeta, annotations: &serde_json::Map<String, serde_json::Value>) -> serde_json::Value {
+    json!({ "metadata": { "uid": object.uid, "resourceVersion": object.resource_version, "annotations": annotations } })
 }
 
 async fn mark_one<K>(
     client: &Client,
     catalog: &str,
-    object: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    object: &ObjectMeta,
     annotations: &serde_json::Map<String, serde_json::Value>,
-) -> kube::Result<()>
+) -> kube::Result<bool>
 where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
     let api: Api<K> = Api::namespaced(client.clone(), catalog);
-    // The UID: a fence never lands on another object that took the name.
-    let patch = json!({ "metadata": { "uid": object.uid, "annotations": annotations } });
+    let patch = patch_of(object, annotations);
     let params = PatchParams { field_manager: Some(managers::MARKS.to_owned()), ..PatchParams::default() };
     match api.patch(object.name.as_deref().unwrap_or_default(), &params, &Patch::Merge(&patch)).await {
-        // Gone meanwhile, or another one: the watch will tell.
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
-        other => other.map(drop),
+        // Gone or changed meanwhile, or another one: the watch will tell.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
+        other => other.map(|_| true),
     }
 }
 
@@ -402,6 +443,7 @@ mod tests {
             .expect("a claim")
         };
         let bare = claim(json!({}));
+        let wish = |claim: &Claim, image: Option<&GoldenImage>| wish(claim, image, false);
         assert_eq!(wish(&bare, Some(&image(false, true))), Wish::Keep);
         assert_eq!(wish(&bare, Some(&image(true, false))), Wish::Retire);
         assert_eq!(wish(&bare, Some(&image(true, true))), Wish::Force("poisoned".into()));
@@ -410,6 +452,57 @@ mod tests {
         assert_eq!(wish(&asked, None), Wish::Force("poisoned".into()));
         // The wish of an image counts, whatever is left on its golden.
         assert_eq!(wish(&asked, Some(&image(false, false))), Wish::Keep);
+    }
+
+    /// Nearly the whole wait had run when the golden was opened again; it is closed once more, and the watch is behind.
+    #[test]
+    fn r23_a_wait_counts_for_no_fence_that_was_opened_since() {
+        for (fence, is_kept) in [(Fence::Open, false), (Fence::Retiring, false), (Fence::Closed, true), (Fence::Retired, true)] {
+            let mut memory = Memory::default();
+            memory.closed.insert("uid".into(), Instant::now());
+            memory.asked.insert("uid".into(), Ok(Consumers::default()));
+            memory.before_mark("uid", fence);
+            let kept = (memory.closed.contains_key("uid"), memory.asked.contains_key("uid"));
+            assert_eq!(kept, (is_kept, is_kept), "{fence:?}");
+        }
+        let object = ObjectMeta { uid: Some("uid".into()), resource_version: Some("7".into()), ..ObjectMeta::default() };
+        let patch = patch_of(&object, &serde_json::Map::new());
+        assert_eq!((&patch["metadata"]["uid"], &patch["metadata"]["resourceVersion"]), (&json!("uid"), &json!("7")));
+    }
+
+    #[test]
+    fn r23_a_golden_stands_in_only_where_it_stands_and_is_not_to_go() {
+        let object = |kind: &str, more: serde_json::Value| {
+            let mut object = json!({ "kind": kind, "metadata": { "name": "g", "uid": "1" }, "spec": {}, "status": { "phase": "Bound" } });
+            object["apiVersion"] = if kind == "DataVolume" { "cdi.kubevirt.io/v1beta1".into() } else { "v1".into() };
+            for (key, value) in more.as_object().expect("map") {
+                match value.is_object() && key == "metadata" {
+                    true => object["metadata"].as_object_mut().expect("map").extend(value.as_object().expect("map").clone()),
+                    false => object[key] = value.clone(),
+                }
+            }
+            object
+        };
+        let claim = |more| serde_json::from_value::<Claim>(object("PersistentVolumeClaim", more)).expect("a claim");
+        let volume = |more| serde_json::from_value::<DataVolume>(object("DataVolume", more)).expect("a volume");
+        let record = TargetStatus { golden: Some("g".into()), claim_uid: Some("1".into()), ..TargetStatus::default() };
+        let marked = |fence: Fence| {
+            let annotations: HashMap<_, _> =
+                fence.annotations(Timestamp::UNIX_EPOCH).into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+            json!({ "metadata": { "annotations": annotations } })
+        };
+        let deleted = || json!({ "metadata": { "deletionTimestamp": "2026-11-29T10:00:00Z" } });
+        let stands = |claim: &Claim| can_stand_in(&record, Some(claim), None);
+        assert!(stands(&claim(json!({}))));
+        assert!(!can_stand_in(&record, None, None));
+        assert!(!stands(&claim(json!({ "metadata": { "uid": "2" } }))));
+        assert!(!stands(&claim(json!({ "status": { "phase": "Lost" } }))));
+        assert!(!stands(&claim(deleted())));
+        for fence in [Fence::Retiring, Fence::Closed, Fence::Retired] {
+            assert!(!stands(&claim(marked(fence))), "{fence:?}");
+        }
+        let beside = |volume: &DataVolume| can_stand_in(&record, Some(&claim(json!({}))), Some(volume));
+        assert!(beside(&volume(json!({}))) && !beside(&volume(deleted())) && !beside(&volume(marked(Fence::Retired))));
     }
 
     #[test]
@@ -433,12 +526,28 @@ mod tests {
                 .expect("a claim")
         };
         let (first, local) = (claim("g", json!({})), claim("g-local", json!({})));
+        let wish = |claim: &Claim, image: Option<&GoldenImage>| {
+            let is_leaving = image.is_some_and(|image| place(image, &claim.name_any(), |_| true) == Place::Leaving);
+            wish(claim, image, is_leaving)
+        };
         let both = image(json!([{}, { "storageClassName": "local" }]), "True");
         assert_eq!((wish(&first, Some(&both)), wish(&local, Some(&both))), (Wish::Keep, Wish::Keep));
         let one = image(json!([{}]), "True");
         assert_eq!((wish(&first, Some(&one)), wish(&local, Some(&one))), (Wish::Keep, Wish::Retire));
         // The other cannot be cloned just now: this one may be the last.
         assert_eq!(wish(&local, Some(&image(json!([{}]), "False"))), Wish::Keep);
+        // Nor may what the status says be believed of one that does not stand, or of an image that is not worked on.
+        assert_eq!(place(&one, "g-local", |record| record.golden.as_deref() != Some("g")), Place::Last);
+        for (reason, expected) in
+            [("DuplicateIdentity", Place::Wanted), ("AccessNotEnforced", Place::Wanted), ("DuplicateClass", Place::Leaving)]
+        {
+            let mut held = one.clone();
+            held.status.as_mut().expect("status").conditions = vec![
+                serde_json::from_value(json!({ "type": "Accepted", "status": "False", "reason": reason, "message": "", "lastTransitionTime": "2026-11-29T10:00:00Z" }))
+                    .expect("a condition"),
+            ];
+            assert_eq!(place(&held, "g-local", |_| true), expected, "{reason}");
+        }
         let forced = claim("g-local", json!({ marks::FORCE_RETIRE: "poisoned" }));
         assert_eq!((wish(&forced, Some(&one)), wish(&forced, Some(&both))), (Wish::Force("poisoned".into()), Wish::Keep));
     }

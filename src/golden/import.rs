@@ -208,7 +208,9 @@ fn told_before(status: &TargetStatus, volume: &DataVolumeView, view: &ObservedTa
 /// R26 for our own copy: CDI waits, and says nothing on the DataVolume, while a pod can write to the source.
 fn source_in_use(draft: &Draft<'_>, volume: &DataVolumeView) -> Option<(Reason, String)> {
     let source = volume.copies.as_deref()?;
-    let view = draft.observed.targets.iter().find(|view| view.name.as_ref().is_some_and(|name| name.as_str() == source))?;
+    let of_leaving = draft.observed.leaving.iter().map(|leaving| &leaving.target);
+    let view =
+        draft.observed.targets.iter().chain(of_leaving).find(|view| view.name.as_ref().is_some_and(|name| name.as_str() == source))?;
     let pods = view.golden.in_use.as_ref()?;
     Some((Reason::InUseByPod, format!("The copy from the golden {source} waits: {pods}.")))
 }
@@ -252,7 +254,7 @@ pub(super) fn backoff(draft: &Draft<'_>, attempts: i32) -> Duration {
 }
 
 /// What a golden that carries our mark has other than what is wanted: a re-created image may ask for another class or digest.
-fn unlike(draft: &Draft<'_>, claim: &ClaimView, view: &ObservedTarget) -> Option<String> {
+pub(super) fn unlike(draft: &Draft<'_>, claim: &ClaimView, view: &ObservedTarget) -> Option<String> {
     if let (ClassChoice::Found(wanted), Some(class)) = (&view.class, &claim.class)
         && wanted.name.as_str() != class
     {

@@ -4,17 +4,17 @@
 use super::{
     Action, ClaimView, Note, ObservedTarget,
     decide::{Draft, after},
-    import::succeeded,
+    import::{succeeded, unlike},
     retire::{LOOK_AGAIN, unfinished},
-    summary::with_remedy,
+    summary::with_text,
     target::{TargetState, missing_marks},
 };
 use crate::{
-    api::{ConditionSet, ConditionType, GoldenImage, TargetStatus, is_true, parse_image},
+    api::{ConditionSet, ConditionType, GoldenImage, TargetStatus, find_condition, is_true, parse_image},
     model::Image,
     rules::{
         Reason,
-        leaving::{Place, Recorded, leaving_message},
+        leaving::{Place, Recorded, leaving_message, leaving_remedy},
     },
 };
 
@@ -29,9 +29,16 @@ pub struct Leaving {
     pub blockers: Option<String>,
 }
 
-/// How a golden stands to the targets of the image that has it on record: in its place where that is not known.
-pub fn place(image: &GoldenImage, golden: &str) -> Place {
+/// How a golden stands to the targets of the image that has it on record: in its place where that is not known. `stands` is whether
+/// another golden on record is there now, as the status has it.
+pub fn place(image: &GoldenImage, golden: &str, stands: impl Fn(&TargetStatus) -> bool) -> Place {
     let Some(status) = &image.status else { return Place::Wanted };
+    // An image that is not worked on keeps what it has, and the status of its goldens stays what it was.
+    let held_back = |reason: Reason| matches!(reason, Reason::AccessNotEnforced | Reason::DuplicateIdentity);
+    let accepted = find_condition(&status.conditions, ConditionType::Accepted).filter(|accepted| accepted.status == "False");
+    if accepted.and_then(|accepted| accepted.reason.parse().ok()).is_some_and(held_back) {
+        return Place::Wanted;
+    }
     let Some(record) = status.targets.iter().find(|record| record.golden.as_deref() == Some(golden)) else { return Place::Wanted };
     // Asked for each golden at each change in the cluster: parsed only where something is to come of it.
     let named = |class: &str| match &image.spec.storage {
@@ -41,22 +48,32 @@ pub fn place(image: &GoldenImage, golden: &str) -> Place {
     if named(&record.requested_class) {
         return Place::Wanted;
     }
-    parse_image(image).map_or(Place::Wanted, |image| place_of(&record.requested_class, &status.targets, &wanted(&image)))
+    parse_image(image).map_or(Place::Wanted, |image| place_of(&record.requested_class, &status.targets, &wanted(&image), stands))
 }
 
 fn wanted(image: &Image) -> Vec<&str> {
     image.targets.iter().map(|target| target.class.as_ref().map_or("", |class| class.as_str())).collect()
 }
 
-fn place_of(class: &str, targets: &[TargetStatus], wanted: &[&str]) -> Place {
+fn place_of(class: &str, targets: &[TargetStatus], wanted: &[&str], stands: impl Fn(&TargetStatus) -> bool) -> Place {
     let recorded = targets.iter().filter(|target| target.golden.is_some());
     let recorded: Vec<_> = recorded
         .map(|target| Recorded {
             requested_class: &target.requested_class,
-            is_ready: target.claim_uid.is_some() && is_true(&target.conditions, ConditionType::Ready),
+            is_ready: target.claim_uid.is_some() && is_true(&target.conditions, ConditionType::Ready) && stands(target),
         })
         .collect();
     Place::of(class, &recorded, wanted)
+}
+
+/// The goldens that no target is for, and that stay open because no other can be cloned, as the last status has it.
+pub(super) fn last<'d, 'a>(draft: &'d Draft<'a>) -> impl Iterator<Item = (&'a ObservedTarget, &'d TargetStatus)> + use<'d, 'a> {
+    let (wanted, records) = (wanted(draft.image), &draft.status.targets);
+    draft.observed.leaving.iter().filter_map(move |leaving| {
+        let golden = leaving.target.name.as_ref()?;
+        let record = records.iter().find(|record| record.golden.as_deref() == Some(golden.as_str()))?;
+        (place_of(&leaving.requested_class, records, &wanted, |_| true) == Place::Last).then_some((&leaving.target, record))
+    })
 }
 
 /// What there is to tell of the goldens that leave, on the image itself.
@@ -64,6 +81,8 @@ fn place_of(class: &str, targets: &[TargetStatus], wanted: &[&str]) -> Place {
 pub(super) struct Told {
     /// One for each.
     pub remarks: Vec<(ConditionType, Reason, String)>,
+    /// What to do about `Retiring`: once for all of them, and nothing where there is nothing to do.
+    pub remedy: &'static str,
     /// Whether one of them stays open to all, because no other can be cloned.
     pub is_one_open: bool,
     /// What is gone.
@@ -101,18 +120,37 @@ fn one(draft: &mut Draft<'_>, leaving: &Leaving, place: Place, status: &mut Targ
     let Some(golden) = leaving.target.name.clone() else { return false };
     let class = status.storage_class_name.clone().unwrap_or_else(|| leaving.requested_class.clone());
     let claim = view.claim.as_ref().filter(|claim| claim.ours || is_recorded(status, claim));
+    // Another process may have been refused the deletion of its header Secret, which only this condition says then.
+    let is_left_over = view.undeleted.is_some() || is_true(&status.conditions, ConditionType::WriteRefused);
     if claim.is_none() && !view.volume.as_ref().is_some_and(|volume| volume.ours) {
-        if status.claim_uid.is_none() || status.started_time.is_some() {
+        if status.claim_uid.is_none() || status.started_time.is_some() || is_left_over {
             // Before its record is gone, by which it would be found again.
             draft.before.push(Action::DeleteHeaders { golden: golden.clone() });
         }
         let message = format!("The golden {golden} in StorageClass {class} is gone, as its target is.");
+        if let Some(refused) = view.undeleted.clone() {
+            // The record is all that leads to what is left of it.
+            let old = std::mem::take(&mut status.conditions);
+            let mut set = ConditionSet::new(&old, draft.observed.metadata.generation, draft.now());
+            set.set(ConditionType::Ready, Some(false), Reason::Retired, message);
+            tell_refused(&mut set, told, refused);
+            status.conditions = set.finish();
+            return true;
+        }
         told.notes.push(Note { warning: false, reason: Reason::Retired, message });
         return false;
     }
     let mut is_made = status.claim_uid.is_some() && status.started_time.is_none();
+    if is_made && is_left_over {
+        draft.before.push(Action::DeleteHeaders { golden: golden.clone() });
+    }
     let is_done = view.volume.as_ref().is_some_and(|volume| volume.ours && volume.phase == "Succeeded" && !volume.terminating);
-    if let Some(claim) = claim.filter(|claim| !is_made && is_done && claim.bound && !claim.terminating) {
+    // Of the same bytes as one that is wanted: what a restore brought back is not what was imported.
+    let is_filled = |claim: &&ClaimView| {
+        view.volume.as_ref().is_some_and(|volume| claim.heeds(volume) && !claim.is_restored(volume))
+            && unlike(draft, claim, &leaving.target).is_none()
+    };
+    if let Some(claim) = claim.filter(|claim| !is_made && is_done && claim.bound && !claim.terminating).filter(is_filled) {
         // Finished when its target was taken out already: on record, so that it goes as every finished golden does.
         succeeded(draft, &golden, claim, &leaving.target, status);
         is_made = true;
@@ -127,10 +165,21 @@ fn one(draft: &mut Draft<'_>, leaving: &Leaving, place: Place, status: &mut Targ
     }
     // The fence keeps to our mark, and admission to whom the image is for.
     draft.after.extend(missing_marks(draft.image, &golden, &leaving.target, status));
-    let is_open =
-        place == Place::Last && is_made && claim.is_some_and(|claim| is_recorded(status, claim) && claim.bound && !claim.terminating);
-    let message = leaving_message(golden.as_str(), &class, place, is_made, leaving.blockers.as_deref());
-    let text = with_remedy(&message, Reason::Retiring);
+    let is_whole = |claim: &ClaimView| {
+        let volume = view.volume.as_ref().filter(|volume| claim.heeds(volume));
+        is_recorded(status, claim)
+            && claim.bound
+            && !claim.lost
+            && !claim.terminating
+            && volume.is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating)
+    };
+    let is_open = place == Place::Last && is_made && claim.is_some_and(is_whole);
+    let message = leaving_message(golden.as_str(), &class, place, is_made, is_open, leaving.blockers.as_deref());
+    let remedy = leaving_remedy(place, leaving.blockers.is_some());
+    if told.remedy.is_empty() {
+        told.remedy = remedy;
+    }
+    let text = with_text(&message, remedy);
     let old = std::mem::take(&mut status.conditions);
     let mut set = ConditionSet::new(&old, draft.observed.metadata.generation, draft.now());
     match is_open {
@@ -138,10 +187,20 @@ fn one(draft: &mut Draft<'_>, leaving: &Leaving, place: Place, status: &mut Targ
         false => set.set(ConditionType::Ready, Some(false), Reason::Retiring, text.clone()),
     }
     set.set(ConditionType::Retiring, Some(true), Reason::Retiring, text);
+    if let Some(refused) = view.undeleted.clone().or_else(|| view.refused.clone()) {
+        tell_refused(&mut set, told, refused);
+    }
     status.conditions = set.finish();
     told.is_one_open |= is_open;
     told.remarks.push((ConditionType::Retiring, Reason::Retiring, message));
     true
+}
+
+/// What the API server refuses to have done about it (R10).
+fn tell_refused(set: &mut ConditionSet<'_>, told: &mut Told, (reason, message): (Reason, String)) {
+    let message = format!("{}.", message.trim_end_matches('.'));
+    set.set(ConditionType::WriteRefused, Some(true), reason, with_text(&message, reason.remedy()));
+    told.remarks.push((ConditionType::WriteRefused, reason, message));
 }
 
 fn is_recorded(status: &TargetStatus, claim: &ClaimView) -> bool {

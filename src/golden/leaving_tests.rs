@@ -56,6 +56,8 @@ fn r23_a_golden_that_leaves_is_told_with_who_needs_it_and_its_siblings_stay_read
     for conditions in [&record.conditions, &decision.status.conditions] {
         let told = find_condition(conditions, ConditionType::Retiring).expect("told");
         assert!(told.message.contains(LOCAL) && told.message.contains("tenant-a/VMDisk/db"), "{}", told.message);
+        // The image has another golden: nobody needs another image.
+        assert!(told.message.contains("in another class") && !told.message.contains("another image"), "{}", told.message);
     }
     assert_eq!(find_condition(&record.conditions, ConditionType::Ready).map(|ready| ready.status.as_str()), Some("False"));
     assert!(decision.notes.iter().any(|note| note.reason == Reason::Retiring), "{:?}", decision.notes);
@@ -147,6 +149,71 @@ fn r23_the_last_golden_that_can_be_cloned_stays_until_another_one_can() {
     assert!(is_true(&record.conditions, ConditionType::Ready));
     let told = find_condition(&decision.status.conditions, ConditionType::Retiring).expect("told");
     assert!(told.message.contains("until another golden of the image is Ready"), "{}", told.message);
+    assert!(told.message.contains("can be cloned, until") && !told.message.contains("Move what needs it"), "{}", told.message);
+    // It cannot be cloned either, and nothing else is said of it.
+    for spoil in [
+        |target: &mut ObservedTarget| target.golden.claim.as_mut().expect("claim").bound = false,
+        |target: &mut ObservedTarget| target.golden.claim.as_mut().expect("claim").uid = "another".into(),
+        |target: &mut ObservedTarget| target.golden.volume.as_mut().expect("volume").phase = "Failed".into(),
+    ] {
+        let mut spoiled = observed.clone();
+        spoil(&mut spoiled.leaving[0].target);
+        let decision = run(&spoiled);
+        let told = find_condition(&decision.status.conditions, ConditionType::Retiring).expect("told");
+        assert!(told.message.contains("cannot be cloned now"), "{}", told.message);
+        assert!(!is_true(&self::record(&decision).expect("on record").conditions, ConditionType::Ready));
+        assert!(!is_true(&decision.status.conditions, ConditionType::Available));
+    }
+}
+
+/// Upstream may have lost the disk, and the spool has let it go: the golden that stays for this has it.
+#[test]
+fn r23_the_last_golden_is_what_the_next_one_is_copied_from() {
+    let mut observed = leaving();
+    observed.targets[0].golden = GoldenView::default();
+    observed.spooled = None;
+    let claim = observed.leaving[0].target.golden.claim.as_mut().expect("claim");
+    (claim.request, claim.volume_mode) = (crate::model::DiskSize::from_bytes(5 << 30), Some("Block".into()));
+    observed.status = run(&observed).status;
+    let decision = run(&observed);
+    let copies = decision.after.iter().find_map(|action| match action {
+        Action::CreateVolume(order) => Some(order.copies.as_ref().map(|name| name.as_str())),
+        _ => None,
+    });
+    assert_eq!(copies, Some(Some(LOCAL)), "{decision:?}");
+    // What keeps that copy waiting is told.
+    observed.status = decision.status;
+    observed.targets[0].name = "vm-default-images-a".parse().ok();
+    observed.targets[0].golden.volume = Some(DataVolumeView { copies: Some(LOCAL.into()), ..volume("CloneScheduled") });
+    observed.leaving[0].target.golden.in_use = Some("the pod x uses it".into());
+    assert_eq!(reason(&run(&observed)), "InUseByPod");
+}
+
+/// Refused by a policy: what is left of it is told, tried again, and not forgotten.
+#[test]
+fn r10_a_golden_that_leaves_says_what_is_refused_about_it() {
+    let refused = || Some((Reason::CreateRefused, "The API server refuses the deletion: no.".to_owned()));
+    let told = |decision: &super::Decision| {
+        let all = [&decision.status.conditions, &record(decision).expect("on record").conditions];
+        all.map(|conditions| {
+            find_condition(conditions, ConditionType::WriteRefused).is_some_and(|told| told.message.contains("deletion: no."))
+        })
+    };
+    let mut gone = leaving();
+    gone.leaving[0].target.golden = GoldenView { undeleted: refused(), ..GoldenView::default() };
+    let decision = run(&gone);
+    assert_eq!(told(&decision), [true, true], "{decision:?}");
+    assert!(matches!(decision.before[..], [Action::DeleteHeaders { .. }]) && decision.wake.is_some(), "{decision:?}");
+    // Another process, which knows only the record, tries once more; done, the record goes.
+    gone.status = decision.status;
+    gone.leaving[0].target.golden.undeleted = None;
+    let mended = run(&gone);
+    assert!(record(&mended).is_none() && matches!(mended.before[..], [Action::DeleteHeaders { .. }]), "{mended:?}");
+    assert!(!is_true(&mended.status.conditions, ConditionType::WriteRefused));
+
+    let mut stays = leaving();
+    stays.leaving[0].target.golden.refused = refused();
+    assert_eq!(told(&run(&stays)), [true, true]);
 }
 
 #[test]
@@ -179,6 +246,17 @@ fn r23_what_was_never_finished_is_given_up_unless_somebody_waits_for_it() {
     assert!(!gives_up(&done), "{done:?}");
     assert_eq!(self::record(&done).and_then(|record| record.claim_uid.as_deref()), Some("pvc-local"));
     assert!(done.before.iter().any(|action| matches!(action, Action::DeleteHeaders { .. })), "{done:?}");
+    // What a restore brought back, another DataVolume made, or another download filled is not what was imported.
+    for spoil in [
+        |observed: &mut Observed| observed.leaving[0].target.golden.claim.as_mut().expect("claim").made_for = Some("another".into()),
+        |observed: &mut Observed| observed.leaving[0].target.golden.claim.as_mut().expect("claim").controller = Some("another".into()),
+        |observed: &mut Observed| observed.image.as_mut().expect("image").digest = Some(crate::model::Digest::of(b"another")),
+    ] {
+        let mut spoiled = observed.clone();
+        spoil(&mut spoiled);
+        let decision = run(&spoiled);
+        assert_eq!(self::record(&decision).and_then(|record| record.claim_uid.clone()), None, "{decision:?}");
+    }
 }
 
 /// Two goldens of one class would be one too many: the one that is there is named.

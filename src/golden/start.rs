@@ -4,6 +4,7 @@ use super::{
     Action, ClaimView, ClassFound, ImportOrder, ObservedTarget,
     decide::{Draft, after},
     import::{fail, failed_before, serve, spooled_disk},
+    leaving::last,
     target::TargetState,
 };
 use crate::{
@@ -25,9 +26,10 @@ pub(super) fn name_for(draft: &Draft<'_>, class: Option<&ClassName>) -> Option<R
     Some(name.map_err(|error| error.to_string()))
 }
 
-/// A golden of this image that can be copied: recorded, verified, standing.
+/// A golden of this image that can be copied: recorded, verified, standing. One whose target was taken out, and that stays because no
+/// other can be cloned, is there for this.
 fn sibling<'a>(draft: &Draft<'a>, golden: &GoldenName) -> Option<(GoldenName, &'a ClaimView)> {
-    draft.observed.targets.iter().zip(&draft.status.targets).find_map(|(view, status)| {
+    draft.observed.targets.iter().zip(&draft.status.targets).chain(last(draft)).find_map(|(view, status)| {
         let (uid, claim) = (status.claim_uid.as_ref()?, view.golden.claim.as_ref()?);
         let name: GoldenName = status.golden.as_ref()?.parse().ok()?;
         let stands = claim.uid == *uid && claim.bound && !claim.terminating && !claim.lost && status.started_time.is_none();

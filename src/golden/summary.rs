@@ -52,9 +52,14 @@ pub(super) fn not_accepted(observed: &Observed, now: Timestamp, reason: Reason, 
 
 /// The message with the reason's remedy as its last sentence.
 pub(super) fn with_remedy(message: &str, reason: Reason) -> String {
+    with_text(message, reason.remedy())
+}
+
+/// The message with this remedy as its last sentence.
+pub(super) fn with_text(message: &str, remedy: &str) -> String {
     let message = message.trim();
     let stop = if message.is_empty() || message.ends_with(['.', '!', '?', '…']) { "" } else { "." };
-    match reason.remedy() {
+    match remedy {
         "" => message.to_owned(),
         remedy => format!("{message}{stop} {remedy}").trim().to_owned(),
     }
@@ -115,7 +120,9 @@ pub(super) fn finish(mut draft: Draft<'_>, states: &[TargetState], fetch: &Fetch
     let available = worst.as_ref().filter(|_| !any).map_or(Reason::Ready, |headline| headline.reason);
     set.set(ConditionType::Available, Some(any), available, "");
     for (kind, reason, message) in joined(states, refused_condition(draft.observed).into_iter().chain(leaving.remarks)) {
-        set.set(kind, Some(true), reason, with_remedy(&message, reason));
+        // The remedy for an image that is to go is none for one golden of it.
+        let remedy = if kind == ConditionType::Retiring { leaving.remedy } else { reason.remedy() };
+        set.set(kind, Some(true), reason, with_text(&message, remedy));
     }
     if let Some((kind, reason, message)) = listing_condition(&draft.observed.listing) {
         set.set(kind, Some(true), reason, message);

@@ -34,11 +34,26 @@ impl Place {
     }
 }
 
-/// What is told of a golden whose target was taken out. `blockers` is who needs it, in words, or why that is not known.
-pub fn leaving_message(golden: &str, class: &str, place: Place, is_made: bool, blockers: Option<&str>) -> String {
+/// What to do about a golden whose target was taken out; nothing where it waits for nobody, or stays because it is the last.
+pub fn leaving_remedy(place: Place, is_needed: bool) -> &'static str {
+    match (place, is_needed) {
+        (Place::Leaving, true) => {
+            "Move what needs it to the image's golden in another class; it goes by itself then. `golden-catalog consumers` shows who needs it."
+        }
+        (Place::Leaving, false) | (Place::Last | Place::Wanted, _) => "",
+    }
+}
+
+/// What is told of a golden whose target was taken out. `is_open` is whether it can be cloned; `blockers` is who needs it, in words, or why that is not known.
+pub fn leaving_message(golden: &str, class: &str, place: Place, is_made: bool, is_open: bool, blockers: Option<&str>) -> String {
     let what = format!("The target for StorageClass {class} was taken out");
     match (place, is_made, blockers) {
         (Place::Wanted, ..) => String::new(),
+        (Place::Last, true, _) if !is_open => {
+            format!(
+                "{what}; its golden {golden} cannot be cloned now, and stays until another golden of the image is Ready: nothing else has the disk for sure."
+            )
+        }
         (Place::Last, true, _) => {
             format!(
                 "{what}; its golden {golden} stays, and can be cloned, until another golden of the image is Ready: nothing else has the disk for sure."
@@ -84,12 +99,18 @@ mod tests {
 
     #[test]
     fn r23_who_is_waited_for_is_named() {
-        let told = leaving_message("g-local", "local", Place::Leaving, true, Some("tenant-a/VMDisk/db"));
+        let told = leaving_message("g-local", "local", Place::Leaving, true, false, Some("tenant-a/VMDisk/db"));
         assert!(
             told.contains("StorageClass local") && told.contains("g-local") && told.ends_with("any more: tenant-a/VMDisk/db."),
             "{told}"
         );
-        assert!(leaving_message("g", "a", Place::Last, true, Some("x")).contains("until another golden of the image is Ready"));
-        assert!(leaving_message("g", "a", Place::Leaving, false, None).contains("is given up"));
+        let last = |is_open| leaving_message("g", "a", Place::Last, true, is_open, Some("x"));
+        for is_open in [true, false] {
+            assert!(last(is_open).contains("until another golden of the image is Ready"));
+            assert_eq!(last(is_open).contains("stays, and can be cloned"), is_open, "{}", last(is_open));
+        }
+        assert!(leaving_remedy(Place::Leaving, true).contains("the image's golden in another class"));
+        assert_eq!((leaving_remedy(Place::Last, true), leaving_remedy(Place::Leaving, false)), ("", ""));
+        assert!(leaving_message("g", "a", Place::Leaving, false, false, None).contains("is given up"));
     }
 }

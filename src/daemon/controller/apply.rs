@@ -61,7 +61,7 @@ impl Term {
         self.memory.with(uid, |memory| {
             let mut changed = observed.refused != memory.refused;
             observed.refused.clone_from(&memory.refused);
-            for target in &mut observed.targets {
+            for target in observed.targets.iter_mut().chain(observed.leaving.iter_mut().map(|leaving| &mut leaving.target)) {
                 let Some(name) = &target.name else { continue };
                 let known = memory.golden(name);
                 let view = &mut target.golden;
