@@ -71,6 +71,10 @@ async fn an_image_retires_when_its_consumer_goes() {
 
     a_target_leaves_the_list(&stage, &tenant, &url).await;
 
+    // By a golden's own name while it has an image, it would do nothing now, and something unasked later.
+    let slip = harness::cli(Some(cluster.admin_kubeconfig()), ["retire", "vm-default-images-noble"]).await;
+    assert_eq!(slip.code, Some(2), "{slip:?}");
+    assert!(slip.stderr.contains("a golden of the GoldenImage noble: run `golden-catalog retire noble`"), "{slip:?}");
     let told = harness::cli(Some(cluster.admin_kubeconfig()), ["retire", "noble"]).await.ok();
     assert!(told.contains("noble is to go"), "{told}");
     let retiring = stage.until("noble", "Retiring", "True").await;

@@ -3,7 +3,7 @@
 use k8s_openapi::{api::core::v1::PersistentVolumeClaim, jiff::Timestamp};
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams},
 };
 use serde_json::json;
 
@@ -43,7 +43,12 @@ pub(super) async fn run(arguments: RetireArguments) -> Result<Exit, Failure> {
     let image = images.get_opt(&arguments.name).await.map_err(|error| failure("read GoldenImage", &arguments.name, &error))?;
     match image {
         Some(image) => retire_image(&images, &image, &arguments).await,
-        None => retire_golden(client, &arguments).await,
+        None => {
+            if !arguments.undo {
+                no_image_has(&images, &arguments.name).await?;
+            }
+            retire_golden(client, &arguments).await
+        }
     }
 }
 
@@ -84,6 +89,21 @@ async fn retire_image(images: &Api<GoldenImage>, image: &GoldenImage, arguments:
         None => println!("`golden-catalog status {name}` says what it waits for."),
     }
     Ok(Exit::Ok)
+}
+
+/// The wish on a golden counts only once its GoldenImage is gone: written before, it would do nothing now, and much later take
+/// away what `Retain` was to keep.
+async fn no_image_has(images: &Api<GoldenImage>, golden: &str) -> Result<(), Failure> {
+    let all = images.list(&ListParams::default()).await.map_err(|error| failure("find the GoldenImage of", golden, &error))?;
+    let has = |image: &&GoldenImage| {
+        image.status.iter().flat_map(|status| &status.targets).any(|target| target.golden.as_deref() == Some(golden))
+    };
+    match all.items.iter().find(has).map(|image| image.name_any()) {
+        None => Ok(()),
+        Some(image) => Err(Failure::new(format!(
+            "{golden} is a golden of the GoldenImage {image}: run `golden-catalog retire {image}`, or take its target out of `storage.targets` to lose only this one"
+        ))),
+    }
 }
 
 /// A golden whose GoldenImage is gone is asked for by an annotation on its claim.

@@ -154,17 +154,17 @@ impl Candidate {
 
 async fn round(shared: &Shared, client: &Client, memory: &mut Memory) -> kube::Result<Next> {
     // Nothing is known of a kind that was taken away and comes back, until it is read.
-    let Some(candidates) = candidates(shared) else { return Ok(Next { pause: AGAIN, is_waiting: false }) };
-    let present: BTreeSet<String> = candidates.iter().map(Candidate::uid).collect();
+    let Some(seen) = candidates(shared) else { return Ok(Next { pause: AGAIN, is_waiting: false }) };
+    let present: BTreeSet<String> = seen.iter().map(Candidate::uid).collect();
     memory.closed.retain(|uid, _| present.contains(uid));
     memory.asked.retain(|uid, _| present.contains(uid));
     memory.told.retain(|uid| present.contains(uid));
     let (mut steps, mut to_ask) = (Vec::new(), Vec::new());
     // What is refused for one golden keeps no other waiting.
     let mut failed = Ok(());
-    for candidate in &candidates {
+    for candidate in &seen {
         match next(shared, candidate, memory) {
-            Step::Ask => to_ask.push(candidate),
+            Step::Ask => to_ask.push(candidate.uid()),
             step => {
                 let is_done = go_on(act(shared, client, candidate, &step, memory).await, &mut failed)?;
                 steps.push(if is_done { step } else { Step::Wait(AGAIN) });
@@ -177,7 +177,10 @@ async fn round(shared: &Shared, client: &Client, memory: &mut Memory) -> kube::R
         if let Err(unknown) = &fresh {
             tracing::warn!(%unknown, "who needs a golden cannot be asked; tried again");
         }
-        for candidate in to_ask {
+        // The look takes its time in a large cluster. What was wished for, and what could stand in, is asked again after it: the
+        // last mark has no way back. Only this loop writes the fence, so the wait that is over stays over.
+        let Some(now) = candidates(shared) else { return Ok(Next { pause: AGAIN, is_waiting: true }) };
+        for candidate in now.iter().filter(|candidate| to_ask.contains(&candidate.uid())) {
             let answer = fresh.as_ref().map_err(Clone::clone).and_then(|ledger| needed(shared, ledger, candidate));
             memory.asked.insert(candidate.uid(), answer);
             let step = next(shared, candidate, memory);
@@ -316,6 +319,8 @@ async fn act(shared: &Shared, client: &Client, candidate: &Candidate, step: &Ste
             }
         }
         Step::Delete => {
+            // Where the last mark was not written by this process, or only in part, it is told now.
+            tell(shared, candidate, memory);
             delete(client, &shared.catalog, candidate).await?;
             tracing::info!(golden = candidate.name(), "the retired golden is deleted");
         }

@@ -4,6 +4,8 @@
 
 use std::{fmt, time::Duration};
 
+use crate::model::redact;
+
 /// What a clone clones, now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GoldenState {
@@ -177,8 +179,9 @@ fn cause(clone: &CloneFacts<'_>) -> (StuckCause, String) {
     }
 }
 
-/// Others' words, cut: they may be of any length.
+/// Others' words, cut, and without what they should not repeat: they may be of any length, and stand in a tenant's Event.
 fn shortened(text: &str) -> String {
+    let text = &redact(text);
     let cut: String = text.chars().filter(|c| !c.is_control()).take(300).collect();
     if cut.len() < text.len() { cut + "…" } else { cut }
 }
@@ -210,6 +213,7 @@ mod tests {
     #[case::stopped_vm(clone("WaitForFirstConsumer"), None)]
     #[case::stopped_vm_with_populators(clone("PendingPopulation"), None)]
     #[case::pod(CloneFacts { held_by: Some("cozy-public/debug"), ..clone("CSICloneInProgress") }, Some((StuckCause::CloneSourceInUse, "pod cozy-public/debug")))]
+    #[case::words_with_a_secret(CloneFacts { bound: CdiWords { reason: "Pending", message: "target PVC x Pending and [tmp-pvc-y] : cannot log in at https://u:hunter2@storage/v1" }, ..clone("CSICloneInProgress") }, Some((StuckCause::Provisioner, "cannot log in at https://storage/v1")))]
     #[case::golden_gone(CloneFacts { golden: GoldenState::Gone, ..clone("CloneScheduled") }, Some((StuckCause::GoldenMissing, "not there")))]
     #[case::golden_failed(CloneFacts { golden: GoldenState::Failed, ..clone("CloneScheduled") }, Some((StuckCause::GoldenFailed, "cannot be made")))]
     #[case::quota(CloneFacts { bound: CdiWords { reason: "ErrExceededQuota", message: "exceeded quota: disks" }, ..clone("Pending") }, Some((StuckCause::QuotaExceeded, "exceeded quota: disks")))]
