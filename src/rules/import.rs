@@ -141,7 +141,7 @@ fn of_silence(facts: ImportFacts<'_>) -> Trouble {
         let words = facts.bound.message.split_once("] : ").map_or("", |(_, words)| words);
         return Some((Reason::ImporterNotConnected, told("The importer runs and has not reached the spool", words)));
     }
-    if let Some(Told { about, reason, message }) = facts.told {
+    if let Some(Told { about, reason, message }) = facts.told.filter(|told| !is_conflict(&told.message)) {
         let kind = match reason.as_str() {
             "FailedScheduling" => Reason::Unschedulable,
             "ProvisioningFailed" | "FailedBinding" | "VolumeFailedDelete" | "FailedMount" | "FailedAttachVolume" | "FailedMapVolume" => {
@@ -155,6 +155,11 @@ fn of_silence(facts: ImportFacts<'_>) -> Trouble {
     let words = facts.bound.message.split_once("] : ").map(|(_, words)| words).filter(|words| !words.trim().is_empty());
     let waits = facts.bound.status == Some(false) && !facts.importer.connected;
     words.filter(|_| waits).map(|words| (Reason::VolumeNotMade, told("Storage has not made the volume", words)))
+}
+
+/// Two controllers wrote one object at a time (apimachinery's `OptimisticLockErrorMsg`): tried again at once, and nobody's to mend.
+fn is_conflict(message: &str) -> bool {
+    message.contains("the object has been modified")
 }
 
 fn told(what: &str, message: &str) -> String {
@@ -242,6 +247,17 @@ mod tests {
         let trouble = import_trouble(ImportFacts { is_quiet: true, ..facts });
         assert_eq!(trouble.as_ref().map(|(reason, _)| *reason), expected.map(|(reason, _)| reason), "{trouble:?}");
         assert!(expected.is_none_or(|(_, words)| trouble.as_ref().is_some_and(|(_, text)| text.contains(words))), "{trouble:?}");
+    }
+
+    #[test]
+    fn r10_a_conflict_between_controllers_hides_no_cause() {
+        let (bound, running) = (condition("Pending", "x and [prime-u] : pool is full"), CdiCondition::default());
+        let message =
+            "Error saving claim: Operation cannot be fulfilled on persistentvolumeclaims \"g\": the object has been modified; try again";
+        let event = Told { about: "PersistentVolumeClaim g".into(), reason: "ProvisioningFailed".into(), message: message.into() };
+        let facts = ImportFacts { importer: NEVER, told: Some(&event), is_quiet: true, ..facts("ImportScheduled", &bound, &running) };
+        let (reason, text) = import_trouble(facts).expect("trouble");
+        assert_eq!((reason, text.as_str()), (Reason::VolumeNotMade, "Storage has not made the volume: pool is full."));
     }
 
     #[test]
