@@ -4,6 +4,7 @@
 //! `plan` without a cluster. A test holds the two together.
 
 use super::{GoldenImageSpec, parse::Collector};
+use crate::model::is_label;
 
 const ACCESS_MODES: [&str; 4] = ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
 
@@ -47,14 +48,6 @@ pub(super) fn check(spec: &GoldenImageSpec, errors: &mut Collector) {
             errors.push(field, format!("must have one or more of `{}`, each once", ACCESS_MODES.join("`, `")));
         }
     }
-}
-
-/// Whether `text` has 1 to 63 characters, with `inner` ones not at its ends.
-fn is_label(text: &str, outer: impl Fn(char) -> bool, inner: &str) -> bool {
-    (1..=63).contains(&text.chars().count())
-        && text.starts_with(&outer)
-        && text.ends_with(&outer)
-        && text.chars().all(|c| outer(c) || inner.contains(c))
 }
 
 fn has_twice<T: PartialEq>(items: &[T]) -> bool {

@@ -42,6 +42,12 @@ pub fn read_spec(mut spec: Map<String, Value>) -> (GoldenImageSpec, Vec<FieldErr
     }
 }
 
+/// What is wrong with a `name` that YAML reads as something else than text, such as `no` or `1.10`.
+pub fn unquoted(name: Option<&Value>) -> Option<String> {
+    let name = name.filter(|name| !name.is_null() && !name.is_string())?;
+    Some(format!("must be quoted: YAML reads it as {name}, which is no text"))
+}
+
 /// What serde says of a value of another type, in words of who writes YAML, and without the secrets of an address.
 fn in_yaml_terms(message: &str) -> String {
     let message = public_words(message);

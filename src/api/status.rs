@@ -74,7 +74,7 @@ impl GoldenImageStatus {
 
     /// The goldens on record that no target of the spec is for any more (R23).
     pub fn without_target(&self, image: &Image) -> Vec<&TargetStatus> {
-        let named = |class: &str| image.targets.iter().any(|target| target.class.as_ref().map_or("", |class| class.as_str()) == class);
+        let named = |class: &str| image.targets.iter().any(|target| target.requested_class() == class);
         self.targets.iter().filter(|target| target.golden.is_some() && !named(&target.requested_class)).collect()
     }
 }

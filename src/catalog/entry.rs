@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::yaml_fault;
 use crate::{
-    api::{FieldError, FieldErrors, GoldenImage, GoldenImageSpec, add_untold, parse_image, read_spec},
+    api::{FieldError, FieldErrors, GoldenImage, GoldenImageSpec, add_untold, parse_image, read_spec, unquoted},
     model::{Image, ImageName},
 };
 
@@ -143,8 +143,8 @@ fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry,
     let fail = |errors| EntryError { index, name: given_name.clone(), errors: FieldErrors(errors) };
     let mut errors = Vec::new();
 
-    if let Some(name) = entry.get("name").filter(|name| !name.is_null() && !name.is_string()) {
-        errors.push(FieldError { field: "name".into(), message: format!("must be quoted: YAML reads it as {name}, which is no text") });
+    if let Some(message) = unquoted(entry.get("name")) {
+        errors.push(FieldError { field: "name".into(), message });
     }
     for key in entry.keys().filter(|key| !keys().any(|known| known == *key)) {
         errors.push(FieldError { field: key.clone(), message: unknown_key(key) });

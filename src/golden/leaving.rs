@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     api::{ConditionSet, ConditionType, GoldenImage, TargetStatus, find_condition, is_true, parse_image},
-    model::Image,
+    model::{Image, Target},
     rules::{
         Reason,
         leaving::{Place, Recorded, leaving_message, leaving_remedy},
@@ -52,7 +52,7 @@ pub fn place(image: &GoldenImage, golden: &str, stands: impl Fn(&TargetStatus) -
 }
 
 fn wanted(image: &Image) -> Vec<&str> {
-    image.targets.iter().map(|target| target.class.as_ref().map_or("", |class| class.as_str())).collect()
+    image.targets.iter().map(Target::requested_class).collect()
 }
 
 fn place_of(class: &str, targets: &[TargetStatus], wanted: &[&str], stands: impl Fn(&TargetStatus) -> bool) -> Place {

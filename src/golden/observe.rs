@@ -123,7 +123,7 @@ pub fn target(
     status: &GoldenImageStatus,
     storage: &Storage,
 ) -> ObservedTarget {
-    let requested = spec.class.as_ref().map(ToString::to_string).unwrap_or_default();
+    let requested = spec.requested_class().to_owned();
     let recorded = status.targets.iter().find(|target| target.requested_class == requested);
     let class = class_choice(spec, recorded, storage, |name| cluster.profiles.get("", name));
     let schematic_id = status.schematic_id.as_ref().and_then(|id| id.parse().ok());

@@ -56,7 +56,7 @@ impl TargetState {
 
 /// Moves every target on by one step.
 pub(super) fn progress(draft: &mut Draft<'_>) -> Vec<TargetState> {
-    let wanted: Vec<_> = draft.image.targets.iter().map(requested_class).collect();
+    let wanted: Vec<_> = draft.image.targets.iter().map(|target| target.requested_class().to_owned()).collect();
     // A target that left the spec before its golden was made leaves no trace; with a golden it stays on record.
     let mut before = std::mem::take(&mut draft.status.targets);
     let mut next: Vec<TargetStatus> = wanted
@@ -111,10 +111,6 @@ fn still_there(status: &GoldenImageStatus, wanted: usize, class: Option<&str>) -
     };
     let golden = former.golden.as_deref().unwrap_or_default();
     Some(format!("StorageClass {class} has the golden {golden} already, whose target (for {named}) was taken out: put that back instead."))
-}
-
-fn requested_class(target: &Target) -> String {
-    target.class.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 
 fn one(draft: &mut Draft<'_>, target: &Target, view: &ObservedTarget, status: &mut TargetStatus) -> TargetState {

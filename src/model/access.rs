@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt as _};
 
-use super::InvalidValue;
+use super::{InvalidValue, names::is_label};
 
 /// Who may clone an image's goldens (R18).
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -66,12 +66,7 @@ impl NamespaceSelector {
 
 /// Kubernetes, "Labels and Selectors", syntax and character set: the name of a key, or a value.
 fn is_label_part(text: &str) -> bool {
-    let is_end = |c: Option<u8>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-    let bytes = text.as_bytes();
-    bytes.len() <= 63
-        && is_end(bytes.first().copied())
-        && is_end(bytes.last().copied())
-        && bytes.iter().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.'))
+    is_label(text, |c| c.is_ascii_alphanumeric(), "-_.")
 }
 
 /// A name, with a DNS subdomain and a slash before it or without.

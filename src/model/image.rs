@@ -86,6 +86,13 @@ pub struct Target {
     pub access_modes: Vec<String>,
 }
 
+impl Target {
+    /// The class as the target names it, and as status keeps it (`requestedClass`): empty for the cluster's default.
+    pub fn requested_class(&self) -> &str {
+        self.class.as_ref().map_or("", ClassName::as_str)
+    }
+}
+
 impl Image {
     /// What the golden's name depends on, once the schematic's ID is known.
     pub fn naming<'a>(&'a self, resolved: Option<&'a SchematicId>) -> Naming<'a> {

@@ -25,7 +25,7 @@ pub use digest::Digest;
 pub use identity::Identity;
 pub use image::{Image, OperatingSystemFacts, Target, Usage, VirtualMachineDefaults};
 pub use kubernetes::KubernetesVersion;
-pub use names::{ClassName, GoldenName, ImageName, Naming, SecretName};
+pub use names::{ClassName, GoldenName, ImageName, Naming, SecretName, is_label};
 pub use redact::{DISK_PATH, redact};
 pub use shown::{public_address, public_url, public_words};
 pub use size::{DiskSize, in_bytes};

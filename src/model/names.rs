@@ -117,6 +117,14 @@ impl GoldenName {
     }
 }
 
+/// Whether `text` has 1 to 63 characters, with `inner` ones not at its ends.
+pub fn is_label(text: &str, outer: impl Fn(char) -> bool, inner: &str) -> bool {
+    (1..=63).contains(&text.chars().count())
+        && text.starts_with(&outer)
+        && text.ends_with(&outer)
+        && text.chars().all(|c| outer(c) || inner.contains(c))
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;

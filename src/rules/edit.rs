@@ -39,7 +39,7 @@ pub fn frozen_changes(old: &Image, new: &Image, is_made: impl Fn(&str) -> bool) 
     let usages = |image: &Image| image.usages.iter().map(|usage| usage.as_str()).collect::<Vec<_>>().join(", ");
     compare("usages", usages(old), usages(new));
     let adds_a_class = new.targets.iter().any(|target| old.targets.iter().all(|known| known.class != target.class));
-    for target in old.targets.iter().filter(|target| is_made(target.class.as_ref().map_or("", |class| class.as_str()))) {
+    for target in old.targets.iter().filter(|target| is_made(target.requested_class())) {
         let class = target.class.as_ref().map_or("the default class", |class| class.as_str());
         match new.targets.iter().find(|other| other.class == target.class) {
             None if !adds_a_class => {}

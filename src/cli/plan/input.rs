@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::lines::{Kind, Node, documents};
 use crate::{
-    api::{FieldError, FieldErrors, GoldenImage, add_untold, parse_image, read_spec},
+    api::{FieldError, FieldErrors, GoldenImage, add_untold, parse_image, read_spec, unquoted},
     catalog::read_list,
     model::{Image, public_words},
 };
@@ -172,8 +172,7 @@ fn parse_manifest(value: &Value) -> Result<Image, FieldErrors> {
     let (spec, mistyped) = read_spec(given.clone());
     errors.extend(mistyped);
     let name = value.get("metadata").and_then(|metadata| metadata.get("name"));
-    if let Some(name) = name.filter(|name| !name.is_null() && !name.is_string()) {
-        let message = format!("must be quoted: YAML reads it as {name}, which is no text");
+    if let Some(message) = unquoted(name) {
         errors.push(FieldError { field: "metadata.name".to_owned(), message });
     }
     let name = name.and_then(Value::as_str);

@@ -13,7 +13,7 @@ use crate::{
         self, CredentialsView, Leaving, Metadata, Observed, Permits, Reference, Retirement, SpooledView, manifest::FINALIZER, observe,
     },
     model::{Digest, DiskSize, GoldenName, Identity, Image, Target},
-    rules::{ImporterFacts, Reason, marks},
+    rules::{ImporterFacts, Reason, class::Classes, marks},
     spool::{Grant, Record, Verified},
     world::ledger::{GoldenKey, Storage},
 };
@@ -36,7 +36,9 @@ impl Term {
                 self.observe_importer(&mut target, uid, &status, now);
                 targets.push(target);
             }
-            for record in status.without_target(image) {
+            let left = status.without_target(image);
+            let classes = if left.is_empty() { Classes::default() } else { observe::classes(cluster) };
+            for record in left {
                 let former = Target { class: record.requested_class.parse().ok(), ..Target::default() };
                 let mut target = observe::target(cluster, &self.shared.catalog, image, &former, &status, &storage);
                 // What is there and cannot be read is not gone.
@@ -49,7 +51,7 @@ impl Term {
                 }
                 self.observe_importer(&mut target, uid, &status, now);
                 // Without the identity: a worker class names the image, which has another golden.
-                let blockers = target.name.as_ref().and_then(|golden| self.blockers(golden.as_str(), None));
+                let blockers = target.name.as_ref().and_then(|golden| self.blockers(golden.as_str(), None, &classes));
                 leaving.push(Leaving { requested_class: record.requested_class.clone(), target, blockers });
             }
         }
@@ -92,10 +94,9 @@ impl Term {
     }
 
     /// Who needs a golden, in words; nobody, or why that is not known.
-    fn blockers(&self, golden: &str, identity: Option<&String>) -> Option<String> {
-        let classes = observe::classes(&self.shared.cluster);
+    fn blockers(&self, golden: &str, identity: Option<&String>, classes: &Classes) -> Option<String> {
         let independent = &self.shared.usage.settings().independent_classes;
-        let storage = Storage { classes: &classes, independent, now: Timestamp::now().as_second() };
+        let storage = Storage { classes, independent, now: Timestamp::now().as_second() };
         let identity: Option<Identity> = identity.and_then(|identity| identity.parse().ok());
         match self.shared.consumers.read().consumers(GoldenKey { name: golden, identity: identity.as_ref() }, storage) {
             Ok(consumers) => consumers.blockers(10),
@@ -143,6 +144,7 @@ impl Term {
         let recorded = status.targets.iter().filter_map(|target| target.golden.as_deref());
         let standing = targets.iter().filter(|target| is_made(target)).filter_map(|target| target.name.as_ref()).map(GoldenName::as_str);
         let names: BTreeSet<&str> = recorded.chain(standing).collect();
+        let classes = observe::classes(cluster);
         for golden in names {
             let claim = cluster.claims.get(catalog, golden).is_some_and(|claim| is_ours(claim.labels()));
             let volume = cluster.volumes.get(catalog, golden).is_some_and(|volume| is_ours(volume.labels()));
@@ -150,7 +152,7 @@ impl Term {
                 continue;
             }
             retirement.is_left = true;
-            blockers.extend(self.blockers(golden, status.identity.as_ref()));
+            blockers.extend(self.blockers(golden, status.identity.as_ref(), &classes));
         }
         retirement.blockers = (!blockers.is_empty()).then(|| blockers.join("; "));
         retirement
