@@ -138,10 +138,15 @@ pub async fn what_differs_is_left_alone_and_told(scene: &Scene<'_>, before: &Gol
 pub async fn what_cannot_be_told_is_taken_over_when_asked(scene: &Scene<'_>, before: &Goldens) {
     let told = scene.stage.until_reason("collected", "NameConflict").await;
     let message = harness::condition(&told, "Ready").expect("Ready").message.clone();
-    assert!(message.contains("kubernetes-worker-image.cozystack.io/adopt: \"true\""), "{message}");
+    let uid = scene.claims().await.get(&golden_of("collected")).await.expect("claim").uid().expect("UID");
+    assert!(message.contains(&format!("kubernetes-worker-image.cozystack.io/adopt: {uid}")), "{message}");
     let consent = json!({ "metadata": { "annotations": { "kubernetes-worker-image.cozystack.io/adopt": "true" } } });
     scene.claims().await.patch(&golden_of("collected"), &PatchParams::default(), &Patch::Merge(&consent)).await.expect("annotated");
     scene.stage.until("collected", "Ready", "True").await;
+    harness::until(scene.claims().await, &golden_of("collected"), "the word is turned into what is meant", |claim: &DynamicObject| {
+        claim.annotations().get("kubernetes-worker-image.cozystack.io/adopt") == Some(&uid)
+    })
+    .await;
     assert_eq!(&scene.goldens().await, before);
 }
 

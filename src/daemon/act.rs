@@ -347,7 +347,8 @@ impl Hands {
     }
 
     /// Writes marks on what is taken over: on its claim, and on its DataVolume where there is one. Nothing else of either is
-    /// touched, and neither is another object that took the name.
+    /// touched, and neither is another object that took the name. The claim says from then on by its own UID that it was: consent is
+    /// used up, so that a backup of it consents to nothing.
     pub async fn write_marks(
         &self,
         golden: &GoldenName,
@@ -358,13 +359,19 @@ impl Hands {
         let (claims, volumes): (Api<Claim>, Api<DataVolume>) =
             (Api::namespaced(self.client.clone(), &self.catalog), Api::namespaced(self.client.clone(), &self.catalog));
         let params = PatchParams { field_manager: Some(managers::MARKS.to_owned()), ..PatchParams::default() };
-        let patch =
-            |uid: &str| Patch::Merge(json!({ "metadata": { "uid": uid, "labels": marks.labels, "annotations": marks.annotations } }));
+        let patch = |uid: &str, adopt: Option<&str>| {
+            let mut annotations = json!(marks.annotations);
+            annotations[marks::ADOPT] = json!(adopt);
+            Patch::Merge(json!({ "metadata": { "uid": uid, "labels": marks.labels, "annotations": annotations } }))
+        };
         // The DataVolume first: CDI copies its labels and annotations to the claim.
         if let Some(uid) = volume_uid {
-            volumes.patch(golden.as_str(), &params, &patch(uid)).await.map_err(failed("the marks of the golden's DataVolume"))?;
+            volumes.patch(golden.as_str(), &params, &patch(uid, None)).await.map_err(failed("the marks of the golden's DataVolume"))?;
         }
-        claims.patch(golden.as_str(), &params, &patch(claim_uid)).await.map_err(failed("the marks of the golden's PVC"))?;
+        claims
+            .patch(golden.as_str(), &params, &patch(claim_uid, Some(claim_uid)))
+            .await
+            .map_err(failed("the marks of the golden's PVC"))?;
         Ok(())
     }
 }

@@ -204,8 +204,7 @@ impl Draft<'_> {
 
     /// Whether the disk's digest may never change again: a golden was made from it.
     pub(super) fn frozen_disk(&self) -> Option<Digest> {
-        let made = self.status.targets.iter().any(|target| target.claim_uid.is_some());
-        self.status.disk.as_ref().filter(|_| made).and_then(|disk| disk.digest.parse().ok())
+        self.status.frozen_disk()
     }
 }
 

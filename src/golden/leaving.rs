@@ -1,20 +1,22 @@
 //! R23 for one golden of an image: its target was taken out of the spec. The fence (`fence`) closes around it and takes it; here it is
 //! told with who needs it, what was never finished is given up, and its record goes with it. Its siblings are left as they are.
 
+use k8s_openapi::jiff::Timestamp;
+
 use super::{
-    Action, ClaimView, Note, ObservedTarget,
-    decide::{Draft, after},
+    Action, ClaimView, GoldenView, Note, Observed, ObservedTarget,
+    decide::{Draft, after, whole_seconds},
     import::{succeeded, unlike},
     retire::{LOOK_AGAIN, unfinished},
     summary::with_text,
     target::{TargetState, missing_marks},
 };
 use crate::{
-    api::{ConditionSet, ConditionType, GoldenImage, TargetStatus, find_condition, is_true, parse_image},
+    api::{ConditionSet, ConditionType, GoldenImage, GoldenImageStatus, TargetStatus, find_condition, is_true, parse_image},
     model::{Image, Target},
     rules::{
         Reason,
-        leaving::{Place, Recorded, leaving_message, leaving_remedy},
+        leaving::{Place, Recorded, disbelieved_message, held_message, leaving_message, leaving_remedy},
     },
 };
 
@@ -147,7 +149,7 @@ fn one(draft: &mut Draft<'_>, leaving: &Leaving, place: Place, status: &mut Targ
     let is_done = view.volume.as_ref().is_some_and(|volume| volume.ours && volume.phase == "Succeeded" && !volume.terminating);
     // Of the same bytes as one that is wanted: what a restore brought back is not what was imported.
     let is_filled = |claim: &&ClaimView| {
-        view.volume.as_ref().is_some_and(|volume| claim.heeds(volume) && !claim.is_restored(volume))
+        view.volume.as_ref().is_some_and(|volume| claim.heeds(volume) && claim.brought_back(volume).is_none())
             && unlike(draft, claim, &leaving.target).is_none()
     };
     if let Some(claim) = claim.filter(|claim| !is_made && is_done && claim.bound && !claim.terminating).filter(is_filled) {
@@ -165,16 +167,12 @@ fn one(draft: &mut Draft<'_>, leaving: &Leaving, place: Place, status: &mut Targ
     }
     // The fence keeps to our mark, and admission to whom the image is for.
     draft.after.extend(missing_marks(draft.image, &golden, &leaving.target, status));
-    let is_whole = |claim: &ClaimView| {
-        let volume = view.volume.as_ref().filter(|volume| claim.heeds(volume));
-        is_recorded(status, claim)
-            && claim.bound
-            && !claim.lost
-            && !claim.terminating
-            && volume.is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating)
+    let is_open = place == Place::Last && is_made && claim.is_some_and(|claim| is_whole(status, claim, view));
+    let disbelieved = claim.filter(|_| !is_made).and_then(|claim| disbelieved(draft, leaving, claim));
+    let message = match disbelieved {
+        Some(why) => disbelieved_message(golden.as_str(), &class, place, &why, leaving.blockers.as_deref()),
+        None => leaving_message(golden.as_str(), &class, place, is_made, is_open, leaving.blockers.as_deref()),
     };
-    let is_open = place == Place::Last && is_made && claim.is_some_and(is_whole);
-    let message = leaving_message(golden.as_str(), &class, place, is_made, is_open, leaving.blockers.as_deref());
     let remedy = leaving_remedy(place, leaving.blockers.is_some());
     if told.remedy.is_empty() {
         told.remedy = remedy;
@@ -194,6 +192,65 @@ fn one(draft: &mut Draft<'_>, leaving: &Leaving, place: Place, status: &mut Targ
     told.is_one_open |= is_open;
     told.remarks.push((ConditionType::Retiring, Reason::Retiring, message));
     true
+}
+
+/// Whether a golden on record can be cloned.
+fn is_whole(status: &TargetStatus, claim: &ClaimView, view: &GoldenView) -> bool {
+    let volume = view.volume.as_ref().filter(|volume| claim.heeds(volume));
+    is_recorded(status, claim)
+        && claim.bound
+        && !claim.lost
+        && !claim.terminating
+        && volume.is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating)
+}
+
+/// Why a volume that is finished is not put on record as the golden that it stands for.
+fn disbelieved(draft: &Draft<'_>, leaving: &Leaving, claim: &ClaimView) -> Option<String> {
+    if !claim.bound || claim.terminating {
+        return None;
+    }
+    let Some(volume) = &leaving.target.golden.volume else {
+        return claim.controller.is_none().then(|| "it has no DataVolume, and was never recorded".to_owned());
+    };
+    let is_over = volume.phase == "Succeeded" && !volume.terminating;
+    let other = || match (claim.heeds(volume), volume.ours) {
+        (false, _) => Some("another DataVolume controls it".to_owned()),
+        (true, false) => Some("its DataVolume does not carry this image's mark".to_owned()),
+        (true, true) => unlike(draft, claim, &leaving.target).map(|difference| format!("it {difference}")),
+    };
+    claim.brought_back(volume).or_else(|| other().filter(|_| is_over))
+}
+
+/// What there is to tell of goldens whose target was taken out of an image that is not accepted: they stay as they are. Their own
+/// conditions are brought up to date. Where the spec cannot be read, it is what was known to leave before.
+pub(super) fn held(observed: &Observed, status: &mut GoldenImageStatus, now: Timestamp) -> Vec<(ConditionType, Reason, String)> {
+    let mut told = Vec::new();
+    for record in &mut status.targets {
+        let Some(golden) = record.golden.clone() else { continue };
+        let leaving = observed.leaving.iter().find(|leaving| leaving.requested_class == record.requested_class);
+        let is_known = leaving.is_some() || observed.image.is_err() && is_true(&record.conditions, ConditionType::Retiring);
+        if !is_known {
+            continue;
+        }
+        let class = record.storage_class_name.clone().unwrap_or_else(|| record.requested_class.clone());
+        let message = held_message(&golden, &class, record.claim_uid.is_some() && record.started_time.is_none());
+        let view = leaving.map(|leaving| &leaving.target.golden);
+        let is_open = match view.and_then(|view| Some((view, view.claim.as_ref()?))) {
+            Some((view, claim)) => is_whole(record, claim, view) && record.started_time.is_none(),
+            // Not looked at: as it was.
+            None => view.is_none() && is_true(&record.conditions, ConditionType::Ready),
+        };
+        let old = std::mem::take(&mut record.conditions);
+        let mut set = ConditionSet::new(&old, observed.metadata.generation, whole_seconds(now));
+        match is_open {
+            true => set.set(ConditionType::Ready, Some(true), Reason::Ready, ""),
+            false => set.set(ConditionType::Ready, Some(false), Reason::Retiring, message.clone()),
+        }
+        set.set(ConditionType::Retiring, Some(true), Reason::Retiring, message.clone());
+        record.conditions = set.finish();
+        told.push((ConditionType::Retiring, Reason::Retiring, message));
+    }
+    told
 }
 
 /// What the API server refuses to have done about it (R10).
