@@ -39,7 +39,7 @@ pub enum ConditionType {
     ProfileChanged,
     /// The goldens are to go when nothing needs them. Present only when True.
     Retiring,
-    /// The API server refuses a write that nothing else waits for; it is tried again. Present only when True.
+    /// The API server refuses a write that nothing else waits for, or what a retirement takes; it is tried again. Present only when True.
     WriteRefused,
 }
 

@@ -164,6 +164,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         metrics: Arc::clone(&metrics),
         limits: (settings.max_concurrent_fetches, settings.max_concurrent_imports),
         retire_wait: settings.retire_wait,
+        fence_troubles: super::fence::Troubles::default(),
         goldens_changed,
         workers: settings.workers,
     });

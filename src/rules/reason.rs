@@ -198,6 +198,8 @@ reasons! {
     Retiring { terminal: false, remedy: "Move what needs it to another image; it goes by itself then. `golden-catalog consumers` shows who needs it." }
     /// The goldens were retired and are gone (R23).
     Retired { terminal: false, remedy: "Set `spec.retire: false` to have it made anew." }
+    /// What retiring a golden takes is refused, or an object that it depends on cannot be read (R23).
+    CannotRetire { terminal: false, remedy: "Allow or correct what the message names; it is tried again with a growing delay and goes on by itself then." }
     /// An import was ended because its GoldenImage was deleted in the middle of it (R24).
     ImageGone { terminal: false, remedy: "Create the GoldenImage again to have it imported." }
     /// The default StorageClass is another one than when the golden was made.
