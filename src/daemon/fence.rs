@@ -12,6 +12,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
 use serde_json::json;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::controller::Shared;
@@ -84,14 +85,20 @@ pub(super) async fn keep(shared: Arc<Shared>, client: Client, stop: Cancellation
                 Next { pause: AGAIN, is_waiting: true }
             }
         };
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(next.pause) => continue,
-            Ok(()) = goldens.changed() => {}
-            // In a large cluster consumers change all the time, which is nothing to goldens that stay.
-            Ok(()) = consumers.changed(), if next.is_waiting => {}
+        let is_heard = tokio::select! { () = stop.cancelled() => return, is_heard = hear(next, &mut goldens, &mut consumers) => is_heard };
+        if is_heard {
+            tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(GATHER.min(next.pause)) => {} }
         }
-        tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(GATHER.min(next.pause)) => {} }
+    }
+}
+
+/// Waits until the next look is due. Gives whether that is because something was heard.
+async fn hear<C>(next: Next, goldens: &mut watch::Receiver<()>, consumers: &mut watch::Receiver<C>) -> bool {
+    tokio::select! {
+        () = tokio::time::sleep(next.pause) => false,
+        Ok(()) = goldens.changed() => true,
+        // In a large cluster consumers change all the time, which is nothing to goldens that stay.
+        Ok(()) = consumers.changed(), if next.is_waiting => true,
     }
 }
 
@@ -412,6 +419,7 @@ fn tell(shared: &Shared, candidate: &Candidate, memory: &mut Memory) {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
     use serde_json::json;
 
     use super::*;
@@ -428,6 +436,32 @@ mod tests {
             (vec![Step::Mark(Fence::Retired), Step::Delete], SLOWLY, true),
         ] {
             assert_eq!(Next::after(&steps), Next { pause, is_waiting }, "{steps:?}");
+        }
+    }
+
+    /// A golden that changes, a mark taken off by hand say, is looked at in any case; a consumer that goes wakes only who waits for it.
+    #[test]
+    fn who_waits_is_woken_by_a_consumer_that_goes() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let _entered = runtime.enter();
+        for (is_waiting, golden, consumer, expected) in [
+            (true, false, false, None),
+            (true, false, true, Some(true)),
+            (false, false, true, None),
+            (false, true, false, Some(true)),
+            (true, true, true, Some(true)),
+        ] {
+            let (goldens, consumers) = (watch::Sender::new(()), watch::Sender::new(()));
+            let (mut heard_goldens, mut heard_consumers) = (goldens.subscribe(), consumers.subscribe());
+            if golden {
+                goldens.send_replace(());
+            }
+            if consumer {
+                consumers.send_replace(());
+            }
+            let next = Next { pause: IDLE, is_waiting };
+            let heard = hear(next, &mut heard_goldens, &mut heard_consumers).now_or_never();
+            assert_eq!(heard, expected, "waiting: {is_waiting}, golden: {golden}, consumer: {consumer}");
         }
     }
 
