@@ -59,7 +59,7 @@ pub fn writer(config: &Config, claim: &Claim) -> kube::Result<Client> {
     let connector = config.rustls_https_connector()?;
     let http: legacy::Client<_, Guarded> = legacy::Client::builder(TokioExecutor::new()).build(connector);
     let claim = claim.clone();
-    let wire = tower::service_fn(move |request: Request<Body>| send(http.clone(), claim.clone(), request));
+    let wire = tower::service_fn(move |request: Request<Body>| bounded(http.clone(), claim.clone(), request));
     let stack = config.extra_headers_layer()?.layer(wire);
     let stack = match config.auth_layer()? {
         Some(auth) => auth.layer(stack).map_err(BoxError::from).boxed(),
@@ -79,6 +79,29 @@ pub fn is_lost(error: &kube::Error) -> bool {
     }
     false
 }
+
+/// Sends one request whose answer has an end: a body may stop coming just as its head may.
+async fn bounded<C>(http: legacy::Client<C, Guarded>, claim: Claim, request: Request<Body>) -> Result<Response<axum::body::Body>, BoxError>
+where
+    C: legacy::connect::Connect + Clone + Send + Sync + 'static,
+{
+    let patience = patience(request.uri().query().unwrap_or_default());
+    let answer = send(http, claim, request).await?;
+    Ok(answer.map(|body| axum::body::Body::new(Timed::new(body, patience))))
+}
+
+/// How long the body of an answer may take: of a watch, for as long as it was asked to go on, and a read's time more.
+fn patience(query: &str) -> Duration {
+    let value = |name: &str| query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value);
+    if value("watch") != Some("true") {
+        return READ_TIMEOUT;
+    }
+    let seconds = value("timeoutSeconds").and_then(|seconds| seconds.parse::<u32>().ok()).unwrap_or(LONGEST_WATCH);
+    READ_TIMEOUT.saturating_add(Duration::from_secs(seconds.min(LONGEST_WATCH).into()))
+}
+
+/// The longest watch by this client, in seconds; kube asks for 290.
+const LONGEST_WATCH: u32 = 600;
 
 /// Sends one request, a write only under the claim.
 async fn send<C>(http: legacy::Client<C, Guarded>, claim: Claim, request: Request<Body>) -> Result<Response<axum::body::Body>, BoxError>
@@ -109,6 +132,45 @@ struct WriteTimedOut;
 #[derive(Debug, thiserror::Error)]
 #[error("the API server did not answer within {READ_TIMEOUT:?}")]
 struct ReadTimedOut;
+
+/// An answer's body, until its time is over.
+struct Timed {
+    body: axum::body::Body,
+    patience: Duration,
+    over: Pin<Box<tokio::time::Sleep>>,
+}
+
+/// The API server began an answer and did not end it.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server did not end its answer within {0:?}")]
+struct BodyTimedOut(Duration);
+
+impl Timed {
+    fn new(body: axum::body::Body, patience: Duration) -> Self {
+        Self { body, patience, over: Box::pin(tokio::time::sleep(patience)) }
+    }
+}
+
+impl http_body::Body for Timed {
+    type Data = bytes::Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, BoxError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)));
+        }
+        let patience = self.patience;
+        self.over.as_mut().poll(context).map(|()| Some(Err(BodyTimedOut(patience).into())))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}
 
 /// A request's body that asks the claim when the connection wants it, which is right before the bytes leave.
 struct Guarded {
