@@ -137,7 +137,10 @@ pub(super) fn running(
         let pause = (draft.settings.import_deadline / 5).max(std::time::Duration::from_secs(1));
         let still = draft.now.duration_since(moved).unsigned_abs().as_secs() / pause.as_secs().max(1);
         let mark = (status.attempts, volume.restarts, still);
-        if view.golden.headers_written != Some(mark) {
+        // A slow import is no reason: its importer has them.
+        let is_at_work = view.golden.is_pulling
+            && view.golden.headers_written.is_some_and(|(attempt, restarts, _)| (attempt, restarts) == (mark.0, mark.1));
+        if view.golden.headers_written != Some(mark) && !is_at_work {
             draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark });
         }
         draft.wake_at(after(moved, pause.saturating_mul(u32::try_from(still + 1).unwrap_or(u32::MAX))));

@@ -261,6 +261,8 @@ pub struct GoldenView {
     pub told: Option<Told>,
     /// What the spool saw of the importer.
     pub importer: ImporterFacts,
+    /// Whether an importer is being given the disk, or asked for it lately: it has all that it needs for that.
+    pub is_pulling: bool,
     /// What the spool answers to whoever asks for this golden.
     pub grant: GrantView,
     /// The path at which the spool serves the disk that the DataVolume was made for.

@@ -208,6 +208,29 @@ fn applied_once_a_decision_is_empty() {
     assert_eq!((second.before.len(), second.after.len(), second.status == first.status), (0, 0, true), "{second:?}");
 }
 
+/// Secret and CA are written again for importers that cannot start, and not for those that are only slow: writes do not grow with load.
+#[test]
+fn an_importer_at_work_costs_no_writes() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    let since = Timestamp::from_second(now().as_second() - 400).expect("time");
+    for (is_pulling, written, restarts, expected) in
+        [(false, Some((1, 0, 0)), 0, true), (true, Some((1, 0, 0)), 0, false), (true, Some((1, 0, 0)), 1, true), (true, None, 0, true)]
+    {
+        observed.targets[0].golden = GoldenView {
+            volume: Some(DataVolumeView { restarts, ..volume("ImportInProgress") }),
+            grant: GrantView::Serving { disk: disk(), ready: true },
+            headers_written: written,
+            moved: Some(since),
+            is_pulling,
+            ..GoldenView::default()
+        };
+        let writes = run(&observed).after.iter().any(|action| matches!(action, Action::WriteHeaders { .. }));
+        assert_eq!(writes, expected, "pulling: {is_pulling}, written: {written:?}, restarts: {restarts}");
+    }
+}
+
 #[test]
 fn r8_ready_puts_the_claim_on_record_and_closes_the_path() {
     let mut observed = http();

@@ -22,6 +22,10 @@ use tower::{BoxError, Layer, ServiceExt};
 /// that, and the write with it.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The longest a read may take until its answer begins: longer than the API server takes to give up. A leader's loop that waits for
+/// ever for one answer would do nothing else any more.
+const READ_TIMEOUT: Duration = Duration::from_secs(65);
+
 /// How this program calls itself in the API server's audit log.
 const USER_AGENT: &str = concat!("golden-catalog/", env!("CARGO_PKG_VERSION"));
 
@@ -43,7 +47,7 @@ pub fn reader(config: &Config) -> kube::Result<Client> {
 
 /// A client that writes only while `claim` holds, so that no path can forget to check.
 ///
-/// Reads pass. Every other request is refused with [`Lost`] when the claim is over, and checked once more when its body is handed to the
+/// Reads pass, and have a deadline. Every other request is refused with [`Lost`] when the claim is over, and checked once more when its body is handed to the
 /// connection: DNS, connecting, TLS and fetching a token can take long, and the process may be paused in between. A
 /// request whose answer is outstanding when the claim ends is dropped and its connection closed. The client belongs to one
 /// term: leading again means a new claim and a new client, and work begun under the old one cannot write.
@@ -83,7 +87,8 @@ where
 {
     if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
         let request = request.map(|body| Guarded { body, claim: None });
-        return Ok(http.request(request).await?.map(axum::body::Body::new));
+        let answer = tokio::time::timeout(READ_TIMEOUT, http.request(request)).await.map_err(|_| ReadTimedOut)?;
+        return Ok(answer?.map(axum::body::Body::new));
     }
     let _write = claim.begin()?;
     let request = request.map(|body| Guarded { body, claim: Some(claim.clone()) });
@@ -99,6 +104,11 @@ where
 #[derive(Debug, thiserror::Error)]
 #[error("the API server did not answer a write within {WRITE_TIMEOUT:?}; it is not known whether it was carried out")]
 struct WriteTimedOut;
+
+/// The API server took too long to answer a read.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server did not answer within {READ_TIMEOUT:?}")]
+struct ReadTimedOut;
 
 /// A request's body that asks the claim when the connection wants it, which is right before the bytes leave.
 struct Guarded {

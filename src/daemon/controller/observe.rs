@@ -188,6 +188,9 @@ impl Term {
                 began.as_ref().is_some_and(|began| i64::try_from(seconds).unwrap_or(0) >= began.0.as_second())
             };
             let refused = self.registry.handshake_failures().iter().any(|failure| failure.certificate_refused && since(failure.time));
+            let lately = self.shared.settings.import_deadline / 5;
+            let is_late = |at: std::time::SystemTime| at.elapsed().is_ok_and(|since| since < lately);
+            target.golden.is_pulling = facts.open_requests > 0 || facts.last_request.is_some_and(is_late);
             target.golden.importer = ImporterFacts {
                 connected: facts.requests > 0,
                 wrong_token: facts.last_wrong_token.is_some_and(|(at, _)| facts.last_request.is_none_or(|last| last < at)),
