@@ -109,7 +109,8 @@ fn the_schema_has_what_the_values_have() {
             match value.get(key) {
                 Some(value) => compare(schema, known, value, &format!("{path}.{key}"), wrong),
                 // Of the platform, or a former name.
-                None if matches!(key.as_str(), "global" | "golden-image-lib" | "imageFactoryURL") && path.is_empty() => {}
+                None if matches!(key.as_str(), "global" | "_cluster" | "_namespace" | "golden-image-lib" | "imageFactoryURL")
+                    && path.is_empty() => {}
                 None => wrong.push(format!("{path}.{key} has no default in values.yaml")),
             }
         }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::yaml_fault;
 use crate::{
     api::{FieldError, FieldErrors, GoldenImage, GoldenImageSpec, ONE_SCHEMATIC, add_untold, parse_image, read_spec, unquoted},
-    model::{Image, ImageName},
+    model::{HttpUrl, Image, ImageName},
 };
 
 /// A list of images as values or the ConfigMap hold it.
@@ -86,9 +86,15 @@ pub fn read_list(text: &str) -> Result<List, ListError> {
             return Err(ListError::Form { field, accepted: "text (in quotes where YAML reads it as something else)" });
         }
     }
+    let size = root.get("storage").filter(|size| !size.is_null());
+    if size.is_some_and(|size| text_of(Some(size)).is_none()) {
+        return Err(ListError::Form { field: "storage", accepted: "a size such as `20Gi`" });
+    }
+    let given = |key: &str| text_of(root.get(key)).filter(|text| !text.is_empty());
     let defaults = Defaults {
-        storage_class: text_of(root.get("storageClass")).filter(|class| !class.is_empty()),
-        factory_url: text_of(root.get("factoryURL").or_else(|| root.get("imageFactoryURL"))).filter(|url| !url.is_empty()),
+        storage_class: given("storageClass"),
+        storage: given("storage"),
+        factory_url: given("factoryURL").or_else(|| given("imageFactoryURL")),
     };
     let entries = images.iter().enumerate().map(|(index, entry)| read_entry(index, entry, &defaults)).collect();
     Ok(List { entries })
@@ -98,6 +104,7 @@ pub fn read_list(text: &str) -> Result<List, ListError> {
 #[derive(Debug, Default)]
 struct Defaults {
     storage_class: Option<String>,
+    storage: Option<String>,
     factory_url: Option<String>,
 }
 
@@ -119,7 +126,7 @@ pub(super) const SPEC_KEYS: [&str; 11] = [
 pub(super) const OTHER_KEYS: [&str; 8] =
     ["name", "url", "reference", "kubernetesVersion", "storage", "storageClass", "os", "imageFactoryURL"];
 /// The keys of which an entry has exactly one: they say what kind it is.
-pub(super) const KINDS: [&str; 4] = ["schematicID", "schematic", "url", "reference"];
+const KINDS: [&str; 4] = ["schematicID", "schematic", "url", "reference"];
 
 /// Every key that an entry may have.
 pub(super) fn keys() -> impl Iterator<Item = &'static str> {
@@ -129,12 +136,23 @@ pub(super) fn keys() -> impl Iterator<Item = &'static str> {
 const NAMELESS: &str = "must be given: only an entry with `schematicID` and `version` gets a name of its own";
 const VERSION: &str = "spec.source.talosFactory.version";
 
+/// Text, or a whole number as YAML reads one that is not quoted.
 fn text_of(value: Option<&Value>) -> Option<String> {
     match value? {
         Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
+        Value::Number(number) if !number.is_f64() => Some(number.to_string()),
         _ => None,
     }
+}
+
+/// Like [`text_of`], where anything else than text is told rather than taken for nothing.
+fn text_or_error(entry: &Map<String, Value>, key: &str, errors: &mut Vec<FieldError>) -> Option<String> {
+    let value = entry.get(key).filter(|value| !value.is_null())?;
+    let text = text_of(Some(value));
+    if text.is_none() {
+        errors.push(FieldError { field: key.into(), message: "must be text (in quotes where YAML reads it as something else)".into() });
+    }
+    text
 }
 
 fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry, EntryError> {
@@ -239,7 +257,8 @@ fn source_of(entry: &Map<String, Value>, defaults: &Defaults, errors: &mut Vec<F
     }
     if let Some((key, member)) = [("url", "http"), ("reference", "containerDisk")].into_iter().find(|(key, _)| has(key)) {
         let owner = key;
-        for key in TALOS_KEYS.into_iter().filter(|key| !matches!(*key, "architecture" | "schematicID" | "schematic") && has(key)) {
+        let talos = TALOS_KEYS.into_iter().chain(["imageFactoryURL"]);
+        for key in talos.filter(|key| !matches!(*key, "architecture" | "schematicID" | "schematic") && has(key)) {
             errors.push(FieldError { field: key.into(), message: format!("belongs to Talos entries, not to one with `{owner}`") });
         }
         let mut source = Map::new();
@@ -265,7 +284,15 @@ fn source_of(entry: &Map<String, Value>, defaults: &Defaults, errors: &mut Vec<F
     {
         talos.insert("schematic".into(), Value::String(text));
     }
-    if let Some(url) = text_of(entry.get("imageFactoryURL")).filter(|url| !url.is_empty()).or_else(|| defaults.factory_url.clone()) {
+    if has("imageFactoryURL") && has("factoryURL") {
+        let message = "is the former spelling of `factoryURL`: write only one of them".to_owned();
+        errors.push(FieldError { field: "imageFactoryURL".into(), message });
+    }
+    let former = text_or_error(entry, "imageFactoryURL", errors);
+    if let Some(Err(error)) = former.as_ref().map(|url| url.parse::<HttpUrl>()) {
+        errors.push(FieldError { field: "imageFactoryURL".into(), message: error.to_string() });
+    }
+    if let Some(url) = former.or_else(|| defaults.factory_url.clone()) {
         talos.entry("factoryURL").or_insert(Value::String(url));
     }
     json!({ "talosFactory": talos })
@@ -273,9 +300,9 @@ fn source_of(entry: &Map<String, Value>, defaults: &Defaults, errors: &mut Vec<F
 
 /// `storage: 20Gi` and `storageClass: replicated` are short for one target; the full form stands under `storage.targets`.
 fn storage_of(entry: &Map<String, Value>, defaults: &Defaults, errors: &mut Vec<FieldError>) -> Option<Value> {
-    let class = text_of(entry.get("storageClass")).filter(|class| !class.is_empty()).or_else(|| defaults.storage_class.clone());
+    let class = text_or_error(entry, "storageClass", errors).filter(|class| !class.is_empty()).or_else(|| defaults.storage_class.clone());
     let size = match entry.get("storage") {
-        None | Some(Value::Null) => None,
+        None | Some(Value::Null) => defaults.storage.clone(),
         Some(Value::Object(storage)) => {
             if entry.get("storageClass").is_some_and(|class| !class.is_null()) {
                 errors.push(FieldError {
@@ -284,11 +311,13 @@ fn storage_of(entry: &Map<String, Value>, defaults: &Defaults, errors: &mut Vec<
                 });
             }
             let mut storage = storage.clone();
-            // The list's default class is for targets too that name none.
-            if let (Some(class), Some(targets)) = (&defaults.storage_class, storage.get_mut("targets").and_then(Value::as_array_mut)) {
-                for target in targets.iter_mut().filter_map(Value::as_object_mut) {
-                    if !target.contains_key("storageClassName") {
-                        target.insert("storageClassName".into(), Value::String(class.clone()));
+            // The list's defaults are for targets too that say nothing themselves.
+            let given = [("storageClassName", &defaults.storage_class), ("size", &defaults.storage)];
+            let targets = storage.get_mut("targets").and_then(Value::as_array_mut);
+            for target in targets.into_iter().flatten().filter_map(Value::as_object_mut) {
+                for (key, value) in given {
+                    if let Some(value) = value {
+                        target.entry(key).or_insert_with(|| Value::String(value.clone()));
                     }
                 }
             }
@@ -429,6 +458,26 @@ mod tests {
     }
 
     #[test]
+    fn the_lists_defaults_are_for_entries_that_say_nothing_themselves() {
+        let list = read_list(&format!(
+            "imageFactoryURL: http://f.example\nfactoryURL: ''\nstorageClass: replicated\nstorage: 6Gi\nimages:\n- {{schematicID: {ID}, version: v1.13.6}}\n- {{name: own, url: 'https://e.example/', storage: 7Gi, storageClass: local}}\n- {{name: long, url: 'https://e.example/b', storage: {{targets: [{{}}, {{storageClassName: local, size: 7Gi}}]}}}}\n"
+        ))
+        .expect("list");
+        let images: Vec<_> = list.entries.iter().map(|entry| &entry.as_ref().expect("good").image).collect();
+        let targets = |index: usize| -> Vec<_> {
+            let shown = |target: &crate::model::Target| {
+                format!("{} {}", target.class.as_ref().expect("a class").as_str(), target.size.expect("a size"))
+            };
+            images[index].targets.iter().map(shown).collect()
+        };
+        assert_eq!(targets(0), ["replicated 6Gi"]);
+        assert_eq!(targets(1), ["local 7Gi"]);
+        assert_eq!(targets(2), ["replicated 6Gi", "local 7Gi"]);
+        let crate::model::Source::TalosFactory(talos) = &images[0].source else { panic!("{:?}", images[0]) };
+        assert_eq!(talos.factory_url.to_string(), "http://f.example", "an empty `factoryURL` is none");
+    }
+
+    #[test]
     fn one_bad_entry_hides_no_other() {
         let list =
             read_list(&format!("images:\n- {{name: A, url: nonsense}}\n- 5\n- {{schematicID: {ID}, version: v1.13.6}}\n")).expect("list");
@@ -496,6 +545,13 @@ mod tests {
     #[case("{name: a, url: 'https://e.example/', storage: 1e3Gi}", "`storage`")]
     #[case("{name: a, url: 'https://e.example/', storage: -1Gi}", "`storage`")]
     #[case("{name: a, url: 'https://u:p@e.example/'}", "credentialsSecretRef")]
+    #[case("{name: a, url: 'https://e.example/', storageClass: true}", "`storageClass`: must be text")]
+    #[case("{name: a, url: 'https://e.example/', storageClass: [replicated]}", "`storageClass`: must be text")]
+    #[case("{name: a, url: 'https://e.example/', storageClass: 1.5}", "`storageClass`: must be text")]
+    #[case("{name: a, url: 'https://e.example/', imageFactoryURL: 'https://f.example'}", "`imageFactoryURL`: belongs to Talos entries")]
+    #[case("{schematicID: a, version: v1.0.0, imageFactoryURL: true}", "`imageFactoryURL`: must be text")]
+    #[case("{schematicID: a, version: v1.0.0, imageFactoryURL: nonsense}", "`imageFactoryURL`: \"nonsense\" is not a valid URL")]
+    #[case("{schematicID: a, version: v1.0.0, imageFactoryURL: 'https://f.example', factoryURL: 'https://f.example'}", "write only one")]
     #[case("{name: a, schematic: {customization: {}}}", "`version`: must be given")]
     #[case("{name: a, reference: 'r.example/k:v1'}", "must be pinned")]
     #[case("{name: a, reference: 'r.example/k@DIGEST', version: v1.13.6}", "not to one with `reference`")]
@@ -522,6 +578,7 @@ mod tests {
 
     #[rstest]
     #[case("images: {a: b}\n")]
+    #[case("images: []\nstorage: [6Gi]\n")]
     #[case("- a\n")]
     #[case("images: [\n")]
     fn what_is_no_list_is_told(#[case] text: &str) {

@@ -5,44 +5,33 @@
 
 use serde_json::{Map, Value, json};
 
-use super::entry::{KINDS, OTHER_KEYS, SPEC_KEYS};
+use super::entry::{OTHER_KEYS, SPEC_KEYS};
 use crate::api::crd;
-
-/// What belongs to one kind of entry: the member of `spec.source`, and the keys of which an entry of it has exactly one.
-const MEMBERS: [(&str, &[&str]); 3] =
-    [("talosFactory", &["schematicID", "schematic"]), ("containerDisk", &["reference"]), ("http", &["url"])];
 
 /// A Kubernetes object name, at most as long as a label value, because a GoldenImage's name is one.
 const NAME: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
 
+/// Fields whose value may hold a password, or whose slips the templates tell with the corrected form: Helm judges values by the
+/// schema before any template is rendered, and a schema repeats what it refuses and knows no remedy.
+const JUDGED_BY_TEMPLATES: [&str; 6] = ["url", "factoryURL", "imageFactoryURL", "reference", "version", "schematicID"];
+
 /// The schema of one entry of `images[]`.
 ///
-/// R1 and R2 are in the patterns, unknown keys are refused, and an entry is of exactly one kind. What a schema cannot say
-/// (R3, R4, a size of zero) the chart's templates say.
+/// Types, unknown keys and the bounds of most fields are here. What kind an entry is and what goes with it, R1, R2, R3, R4, R18
+/// and the form of addresses are judged by the chart's templates, in the daemon's words.
 pub fn entry_schema() -> Value {
     let crd = crd();
     let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
     let sources = &spec["source"]["properties"];
     let mut properties = Map::new();
-    let mut rules = Vec::new();
-    for (member, kinds) in MEMBERS.iter().filter(|(member, _)| sources.get(member).is_some()) {
-        let of = &sources[member];
+    for of in ["talosFactory", "containerDisk", "http"].iter().filter_map(|member| sources.get(member)) {
         let own = of["properties"].as_object().into_iter().flatten();
-        properties.extend(own.clone().map(|(key, schema)| (key.clone(), plain(schema))));
-        // What only another kind of entry has.
-        let others = MEMBERS.iter().filter(|(other, _)| other != member).flat_map(|(other, _)| sources[other]["properties"].as_object());
-        let foreign: Vec<&String> = others.flat_map(Map::keys).filter(|key| of["properties"].get(key.as_str()).is_none()).collect();
-        let mut then = json!({ "not": { "anyOf": foreign.iter().map(|key| given(key)).collect::<Vec<_>>() } });
-        let required: Vec<&Value> = of["required"].as_array().into_iter().flatten().collect();
-        if let Some(then) = then.as_object_mut() {
-            then.insert("allOf".into(), required.iter().filter_map(|key| key.as_str()).map(given).collect());
-        }
-        rules.push(json!({ "if": { "anyOf": kinds.iter().map(|key| given(key)).collect::<Vec<_>>() }, "then": then }));
+        properties.extend(own.map(|(key, schema)| (key.clone(), plain(schema))));
     }
     for key in SPEC_KEYS {
         properties.insert(key.into(), plain(&spec[key]));
     }
-    let class = json!({ "type": ["string", "integer"], "maxLength": 253, "pattern": NAME.replacen('^', "^(", 1).replacen('$', ")?$", 1) });
+    let class = json!({ "type": ["string", "integer"], "maxLength": 253, "pattern": name_or_empty() });
     for key in OTHER_KEYS {
         let schema = match key {
             "name" => {
@@ -62,20 +51,28 @@ pub fn entry_schema() -> Value {
     if let Some(document) = properties.get_mut("schematic").and_then(Value::as_object_mut) {
         document.insert("type".into(), json!(["string", "object"]));
     }
+    for key in JUDGED_BY_TEMPLATES {
+        if let Some(schema) = properties.get_mut(key).and_then(Value::as_object_mut) {
+            schema.retain(|key, _| matches!(key.as_str(), "type" | "description"));
+        }
+    }
+    if let Some(Value::String(pattern)) =
+        properties.get_mut("credentialsSecretRef").and_then(|secret| secret.pointer_mut("/properties/name/pattern"))
+    {
+        *pattern = NAME.to_owned();
+    }
     properties.values_mut().for_each(nullable);
-    rules.push(json!({ "if": given("os"), "then": { "not": { "required": ["operatingSystem"] } } }));
-    let long = json!({ "required": ["storage"], "properties": { "storage": { "type": "object" } } });
-    rules.push(json!({ "if": long, "then": { "not": given("storageClass") } }));
-    // Only what has an identity before it is asked for names itself.
-    rules.push(json!({ "anyOf": [given("name"), given("schematicID")] }));
     json!({
         "description": "An image: of exactly one kind, told by its key.",
         "type": "object",
         "additionalProperties": false,
         "properties": properties,
-        "oneOf": KINDS.iter().map(|key| given(key)).collect::<Vec<_>>(),
-        "allOf": rules,
     })
+}
+
+/// A name, or nothing.
+fn name_or_empty() -> String {
+    NAME.replacen('^', "^(", 1).replacen('$', ")?$", 1)
 }
 
 /// The former key `os`, whose family may be written in any case: the parser makes it lowercase.
@@ -84,11 +81,6 @@ fn former_os(mut os: Value) -> Value {
         *pattern = pattern.replace("a-z", "A-Za-z");
     }
     os
-}
-
-/// Whether a key has a value: null is the same as none.
-fn given(key: &str) -> Value {
-    json!({ "required": [key], "properties": { key: { "not": { "type": "null" } } } })
 }
 
 fn nullable(schema: &mut Value) {
@@ -107,6 +99,9 @@ fn nullable(schema: &mut Value) {
 fn storage(full: &Value) -> Value {
     let mut size = full["properties"]["targets"]["items"]["properties"]["size"].clone();
     let mut full = full.clone();
+    if let Some(class) = full.pointer_mut("/properties/targets/items/properties/storageClassName").and_then(Value::as_object_mut) {
+        class.insert("pattern".into(), name_or_empty().into());
+    }
     if let (Some(full), Some(size)) = (full.as_object_mut(), size.as_object_mut()) {
         full.insert("type".into(), json!(["string", "integer", "object"]));
         full.insert("minimum".into(), json!(1));

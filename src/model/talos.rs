@@ -12,7 +12,7 @@ use super::{InvalidValue, text_value};
 pub struct SchematicId(String);
 
 impl SchematicId {
-    /// R1's pattern, the same in the CRD, the values schema and the chart.
+    /// R1's pattern, the same in the CRD and the chart's templates.
     pub const PATTERN: &str = "^[a-z0-9]{1,64}$";
 
     /// The ID as text.
@@ -45,7 +45,7 @@ pub struct TalosVersion {
 }
 
 impl TalosVersion {
-    /// R1's pattern, the same in the CRD, the values schema and the chart.
+    /// R1's pattern, the same in the CRD and the chart's templates.
     pub const PATTERN: &str = r"^v(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})$";
 
     /// The version as (major, minor, patch).

@@ -42,9 +42,17 @@ R1, as the daemon's own types spell it (src/model/talos.rs). Both return what is
 {{ $shown }} is not a valid image reference: must not have a scheme: write `registry/repository@sha256:…`
 {{- else if not (contains "@" .) -}}
 {{ $shown }} is not a valid image reference: must be pinned: append `@sha256:<64 hex>`, as the registry reports it (R2)
-{{- else if not (regexMatch "^[A-Za-z0-9][A-Za-z0-9._:/-]*@sha256:[0-9a-f]{64}$" .) -}}
+{{- else if not (include "golden-image.reference.isOne" .) -}}
 {{ $shown }} is not a valid image reference: must be `registry/repository[:tag]@sha256:<64 hex>`
 {{- end -}}
+{{- end -}}
+
+{{- /* The form of the OCI distribution specification, pinned; empty where it is another. */ -}}
+{{- define "golden-image.reference.isOne" -}}
+{{- $label := "[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?" -}}
+{{- $step := "[a-z0-9]+(([._]|__|-*)[a-z0-9]+)*" -}}
+{{- $name := printf "(%s(\\.%s)*(:[0-9]+)?/)?%s(/%s)*" $label $label $step $step -}}
+{{- if and (regexMatch (printf "^%s(:[A-Za-z0-9_][-.A-Za-z0-9_]{0,127})?@sha256:[0-9a-f]{64}$" $name) .) (le (len (regexFind (printf "^%s" $name) .)) 255) -}}yes{{- end -}}
 {{- end -}}
 
 {{- /*
@@ -87,5 +95,6 @@ the tag of `reference` says Kubernetes {{ $tagged }} and this says {{ .version }
 
 {{- /* A value as a message repeats it: quoted, and cut to 120 characters (InvalidValue in src/model/mod.rs). */ -}}
 {{- define "golden-image.shown" -}}
-{{- if gt (len .) 120 -}}{{ printf "%q" (printf "%s…" (trunc 120 .)) }}{{- else -}}{{ printf "%q" . }}{{- end -}}
+{{- $letters := splitList "" . -}}
+{{- if gt (len $letters) 120 -}}{{ printf "%q" (printf "%s…" (slice $letters 0 120 | join "")) }}{{- else -}}{{ printf "%q" . }}{{- end -}}
 {{- end -}}

@@ -11,7 +11,7 @@ edit.rs), which holds them too. e2e/charts/entries.yaml is run by both. Template
 {{- if .Capabilities.APIVersions.Has "cozystack.io/v1alpha1/GoldenImage" -}}
 {{-   $live = (lookup "cozystack.io/v1alpha1" "GoldenImage" "" "").items | default list -}}
 {{- end -}}
-{{- $list := dict "images" .Values.images "storageClass" .Values.storageClass "factoryURL" (.Values.factoryURL | default (get .Values "imageFactoryURL")) -}}
+{{- $list := dict "images" .Values.images "storageClass" .Values.storageClass "storage" .Values.storage "factoryURL" (.Values.factoryURL | default (get .Values "imageFactoryURL")) -}}
 {{- include "golden-catalog.entries.judge" (dict "list" $list "live" $live "out" $out) -}}
 {{- if $out.problems -}}
 {{- fail (printf "\n%s\nNothing was changed. With `strictEntries: false` the daemon tells this and goes on with the other entries." (join "\n" $out.problems)) -}}
@@ -19,7 +19,7 @@ edit.rs), which holds them too. e2e/charts/entries.yaml is run by both. Template
 {{- end -}}
 {{- end -}}
 
-{{- /* Pure. Arguments list (images, storageClass, factoryURL), live (GoldenImages), out; adds to out.problems. */ -}}
+{{- /* Pure. Arguments list (images, storageClass, storage, factoryURL), live (GoldenImages), out; adds to out.problems. */ -}}
 {{- define "golden-catalog.entries.judge" -}}
 {{- $list := .list -}}
 {{- $out := .out -}}
@@ -39,16 +39,20 @@ edit.rs), which holds them too. e2e/charts/entries.yaml is run by both. Template
 {{-   end -}}
 {{- end -}}
 {{- $seen := dict -}}
+{{- $goldens := dict -}}
 {{- range $index, $entry := $list.images -}}
 {{-   $spec := dict -}}
 {{-   include "golden-catalog.spec" (dict "entry" $entry "list" $list "out" $spec) -}}
 {{-   $facts := dict -}}
 {{-   include "golden-catalog.facts" (dict "spec" $spec "schematicID" "" "out" $facts) -}}
+{{-   $form := dict -}}
+{{-   include "golden-catalog.entry.errors" (dict "entry" $entry "out" $form) -}}
+{{-   $errors := concat $form.errors $facts.errors -}}
 {{-   $name := get $entry "name" | default (printf "talos-%s-%s" (get $entry "version") ($facts.identity | trunc 12)) -}}
 {{-   $subject := printf "images[%d] (%s)" $index $name -}}
 {{-   $problem := "" -}}
-{{-   if $facts.errors -}}
-{{-     $problem = printf "images[%d]%s: %s" $index (ternary (printf " (%s)" (get $entry "name")) "" (not (empty (get $entry "name")))) (join "; " $facts.errors) -}}
+{{-   if $errors -}}
+{{-     $problem = printf "images[%d]%s: %s" $index (ternary (printf " (%s)" (get $entry "name")) "" (not (empty (get $entry "name")))) (join "; " $errors) -}}
 {{-   else if hasKey $seen $name -}}
 {{-     $problem = printf "%s: another entry of the list has this name: give it a name of its own." $subject -}}
 {{-   else if and $facts.identity (ne (get $owners $facts.identity | default $name) $name) -}}
@@ -66,8 +70,37 @@ edit.rs), which holds them too. e2e/charts/entries.yaml is run by both. Template
 {{-       end -}}
 {{-     end -}}
 {{-   end -}}
+{{- /* What is there already has its goldens' names on record. */ -}}
+{{-   if not (or $problem (hasKey $byName $name)) -}}
+{{-     $made := dict "list" (list) -}}
+{{-     include "golden-catalog.goldens" (dict "source" $spec.source "facts" $facts "image" $name "out" $made) -}}
+{{-     range $golden := $made.list -}}
+{{-       if gt (len $golden) 253 -}}
+{{-         $problem = printf "%s: its golden %s would have a name of %d characters, and 253 are the most: name a shorter StorageClass, or give the image a shorter name." $subject (include "golden-image.shown" $golden) (len $golden) -}}
+{{-       else if ne (get $goldens $golden | default $name) $name -}}
+{{-         $problem = printf "%s: its golden %s has the name of one of %s: give the image another name." $subject $golden (get $goldens $golden) -}}
+{{-       else -}}
+{{-         $_ := set $goldens $golden $name -}}
+{{-       end -}}
+{{-     end -}}
+{{-   end -}}
 {{-   if $problem -}}{{- $_ := set $out "problems" (append $out.problems $problem) -}}{{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{- /* The names of the goldens of a new image, as far as a render knows them. Arguments source, facts, image (its name), out; sets out.list. */ -}}
+{{- define "golden-catalog.goldens" -}}
+{{- $named := dict "image" .image "virtualMachine" (contains "VirtualMachine" .facts.usages) "kairos" (eq .facts.family "kairos") -}}
+{{- with get .source "talosFactory" -}}{{- $_ := set $named "talosFactory" . -}}{{- end -}}
+{{- $names := list -}}
+{{- if .facts.identity -}}
+{{-   range $index, $target := .facts.targets -}}
+{{-     if or (eq $index 0) $target.class -}}
+{{-       $names = append $names (include "golden-image.name" (merge (dict "class" (ternary "" $target.class (eq $index 0))) $named)) -}}
+{{-     end -}}
+{{-   end -}}
+{{- end -}}
+{{- $_ := set .out "list" $names -}}
 {{- end -}}
 
 {{- /* R4: what differs in frozen fields. Arguments object (the GoldenImage), new (facts), out; sets out.list of texts. */ -}}
@@ -147,12 +180,14 @@ edit.rs), which holds them too. e2e/charts/entries.yaml is run by both. Template
 {{-   $targets := list -}}
 {{-   range $target := get $storage "targets" -}}
 {{-     if not (hasKey $target "storageClassName") -}}{{- $target = merge (dict "storageClassName" ($list.storageClass | default "")) $target -}}{{- end -}}
+{{-     if and $list.storage (not (hasKey $target "size")) -}}{{- $target = merge (dict "size" $list.storage) $target -}}{{- end -}}
 {{-     $targets = append $targets $target -}}
 {{-   end -}}
 {{-   $_ := set $out "storage" (dict "targets" $targets) -}}
 {{- else -}}
 {{-   $target := dict "storageClassName" (get $entry "storageClass" | default $list.storageClass | default "") -}}
-{{-   if not (kindIs "invalid" $storage) -}}{{- if hasKey $entry "storage" -}}{{- $_ := set $target "size" $storage -}}{{- end -}}{{- end -}}
+{{-   $given := and (hasKey $entry "storage") (not (kindIs "invalid" $storage)) -}}
+{{-   if or $given $list.storage -}}{{- $_ := set $target "size" (ternary $storage $list.storage $given) -}}{{- end -}}
 {{-   $_ := set $out "storage" (dict "targets" (list $target)) -}}
 {{- end -}}
 {{- end -}}
@@ -175,8 +210,11 @@ schematic document has no ID), out.fields (text by name, as a message may show i
 {{-   $id := get . "schematicID" -}}
 {{-   if $id -}}{{- $_ := set $fields "schematicID" $id -}}{{- else -}}
 {{-     $document := get . "schematic" -}}
-{{-     if kindIs "string" $document -}}{{- $document = fromYaml $document -}}{{- end -}}
-{{-     if hasKey $document "Error" -}}{{- $errors = append $errors "`schematic`: must be a schematic document, such as `customization: {}`" -}}{{- end -}}
+{{-     if kindIs "string" $document -}}
+{{-       $read := fromYaml $document -}}
+{{- /* What cannot be read is shown as it is. */ -}}
+{{-       if not (hasKey $read "Error") -}}{{- $document = $read -}}{{- end -}}
+{{-     end -}}
 {{-     $text := toJson $document | replace "\\u003c" "<" | replace "\\u003e" ">" | replace "\\u0026" "&" -}}
 {{-     if gt (len $text) 300 -}}{{- $text = printf "%s… (sha256:%s)" (trunc 300 $text) (sha256sum $text) -}}{{- end -}}
 {{-     $_ := set $fields "schematic" $text -}}
@@ -234,29 +272,11 @@ schematic document has no ID), out.fields (text by name, as a message may show i
 {{-   $targets = append $targets (dict "class" $class "text" $text) -}}
 {{- end -}}
 {{- $_ := set $out "identity" $identity -}}
+{{- $_ := set $out "family" $family -}}
 {{- $_ := set $out "fields" $fields -}}
 {{- $_ := set $out "exact" $exact -}}
 {{- $_ := set $out "digest" (get $spec "digest") -}}
 {{- $_ := set $out "usages" (join ", " $known) -}}
 {{- $_ := set $out "targets" $targets -}}
 {{- $_ := set $out "errors" $errors -}}
-{{- end -}}
-
-{{- /* A URL as the daemon compares one: scheme and host in lower case, the scheme's own port left out, no slash alone. */ -}}
-{{- define "golden-catalog.url" -}}
-{{- $scheme := regexFind "^[A-Za-z]+://" . | lower -}}
-{{- $rest := regexReplaceAll "^[A-Za-z]+://" . "" -}}
-{{- $host := regexFind "^[^/?#]*" $rest | lower -}}
-{{- $path := trimPrefix (regexFind "^[^/?#]*" $rest) $rest -}}
-{{- if eq $scheme "https://" -}}{{- $host = trimSuffix ":443" $host -}}{{- else -}}{{- $host = trimSuffix ":80" $host -}}{{- end -}}
-{{- if eq $path "/" -}}{{- $path = "" -}}{{- else if hasPrefix "?" $path -}}{{- $path = printf "/%s" $path -}}{{- end -}}
-{{- $scheme }}{{ $host }}{{ $path -}}
-{{- end -}}
-
-{{- /* The same as it may be shown: a query may hold a token. */ -}}
-{{- define "golden-catalog.url.public" -}}
-{{- $url := include "golden-catalog.url" . -}}
-{{- $shown := regexReplaceAll "\\?.*$" $url "?…" -}}
-{{- if not (regexMatch "^[a-z]+://[^/]+/" $shown) -}}{{- $shown = printf "%s/" $shown -}}{{- end -}}
-{{- $shown -}}
 {{- end -}}

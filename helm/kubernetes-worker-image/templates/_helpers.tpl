@@ -1,10 +1,10 @@
 {{/* The labels of every object of this chart. */}}
 {{- define "golden-catalog.labels" -}}
 app.kubernetes.io/name: golden-catalog
-app.kubernetes.io/instance: {{ .Release.Name | trunc 63 }}
+app.kubernetes.io/instance: {{ .Release.Name | trunc 63 | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- end }}
 
 {{/*
@@ -51,7 +51,20 @@ app.kubernetes.io/component: controller
 {{- define "golden-catalog.settings" -}}
 {{- $out := dict "spoolSize" .Values.spool.size }}
 {{- include "golden-catalog.given" (dict "from" .Values.settings "out" $out) }}
-{{- toYaml $out }}
+{{- include "golden-catalog.text" $out }}
+{{- end }}
+
+{{/*
+A value as text in a ConfigMap: YAML, which people read; JSON where a text in it holds one of Unicode's own line breaks, which end a line of
+YAML too, or a control character, of which `toYaml` makes nothing at all.
+*/}}
+{{- define "golden-catalog.text" -}}
+{{- $text := toYaml . }}
+{{- if or (not $text) (regexMatch "[\\x{7f}-\\x{9f}\\x{2028}\\x{2029}]" $text) }}
+{{- $text = toJson . }}
+{{- range regexFindAll "[\\x{7f}-\\x{9f}]" $text -1 | uniq }}{{ $text = replace . (printf "%+q" . | trimAll "\"") $text }}{{ end }}
+{{- end }}
+{{- $text }}
 {{- end }}
 
 {{/* Copies what is not empty text, an empty map or null from `from` to `out`. */}}
@@ -80,15 +93,26 @@ app.kubernetes.io/component: controller
     - {port: health, protocol: TCP}
 {{- end }}
 
-{{/* Egress that every role needs: names, and the API server. */}}
+{{/*
+Egress that every role needs: names, and the API server. Where the two are no chart can know (a resolver on each node, an API server behind
+an address of its own), so that without the values' word these ports are open to every address.
+*/}}
 {{- define "golden-catalog.clusterEgress" -}}
 - ports:
     - {port: 53, protocol: UDP}
     - {port: 53, protocol: TCP}
+  {{- with .Values.networkPolicies.dns }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 - ports:
     {{- range .Values.networkPolicies.apiServerPorts }}
     - {port: {{ . }}, protocol: TCP}
     {{- end }}
+  {{- with .Values.networkPolicies.apiServer }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 {{- end }}
 
 {{/* What cannot be right is refused before anything is made. */}}
@@ -115,7 +139,7 @@ app.kubernetes.io/component: admission
 
 {{/* The host under which the API server reaches the webhook, for its certificate; empty: the Service. */}}
 {{- define "golden-catalog.webhookHost" -}}
-{{- with .Values.admission.advertisedURL }}{{ (urlParse .).host | splitList ":" | first }}{{ end }}
+{{- with .Values.admission.advertisedURL }}{{ regexReplaceAll ":[0-9]*$" (urlParse .).host "" | trimPrefix "[" | trimSuffix "]" }}{{ end }}
 {{- end }}
 
 {{/* What every webhook has alike. */}}
@@ -128,11 +152,11 @@ timeoutSeconds: 5
 matchPolicy: Equivalent
 clientConfig:
   {{- with .root.Values.admission.advertisedURL }}
-  url: {{ printf "%s/%s" (trimSuffix "/" .) $.path }}
+  url: {{ printf "%s/%s" (trimSuffix "/" .) $.path | quote }}
   {{- else }}
   service:
     name: golden-catalog-admission
-    namespace: {{ .root.Release.Namespace }}
+    namespace: {{ .root.Release.Namespace | quote }}
     path: /{{ .path }}
     port: 443
   {{- end }}

@@ -122,7 +122,8 @@ fn read_values(file: &str, text: &str, root: &Node) -> Result<Vec<Candidate>, In
         let what = format!(
             "`{}` is not a value of the chart: there are {}",
             public_words(key),
-            VALUES.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+            // What the platform adds by itself is nobody's to write.
+            VALUES.iter().map(String::as_str).filter(|value| !value.starts_with('_')).collect::<Vec<_>>().join(", ")
         );
         return Err(InputError::Form { file: file.to_owned(), line: root.line_of(key), what });
     }
@@ -259,6 +260,13 @@ mod tests {
         let candidates = read("f.yaml", text).expect("readable").candidates;
         let errors = candidates[0].image.as_ref().expect_err("wrong").to_string();
         assert!(errors.contains(expected) && !errors.contains("hunter2"), "{errors}");
+    }
+
+    /// Values as the platform's operator merges them are read like a hoster's own.
+    #[test]
+    fn the_platforms_own_values_are_taken() {
+        let text = "_cluster: {root-host: x}\n_namespace: {etcd: y}\nstorage: 6Gi\nimages:\n- {name: a, url: 'https://e.example/a'}\n";
+        assert!(read("f.yaml", text).expect("readable")[0].image.is_ok());
     }
 
     #[test]

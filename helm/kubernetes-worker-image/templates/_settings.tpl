@@ -1,0 +1,101 @@
+{{- /*
+What the daemon would not start with (src/daemon/settings.rs, src/source): both Deployments read one file, so that a slip in it leaves
+webhooks that refuse and no Pod to answer them. What one field's form can say is in values.schema.json; the rest is here, and so is whatever
+may hold a password, which a schema would repeat.
+*/ -}}
+
+{{- /* A duration such as `1h30m` in milliseconds. */ -}}
+{{- define "golden-catalog.millis" -}}
+{{- $text := toString . -}}
+{{- $sum := 0 -}}
+{{- range $unit, $millis := dict "h" 3600000 "m" 60000 "s" 1000 "ms" 1 -}}
+{{-   $number := regexFind "^[0-9]+" (regexFind (printf "[0-9]+%s([0-9]|$)" $unit) $text) -}}
+{{-   $sum = add $sum (mul (regexReplaceAll "^0+" $number "" | default "0" | int64) $millis) -}}
+{{- end -}}
+{{- $sum -}}
+{{- end -}}
+
+{{- /* Fails with everything that is wrong. Argument: the root. */ -}}
+{{- define "golden-catalog.settings.check" -}}
+{{- $wrong := list -}}
+{{- $settings := .Values.settings -}}
+{{- $millis := dict -}}
+{{- range $key := list "backoffMin" "backoffMax" "retireWait" -}}{{- $_ := set $millis $key (include "golden-catalog.millis" (get $settings $key) | int64) -}}{{- end -}}
+{{- range $key := list "duration" "renewDeadline" "retryPeriod" -}}{{- $_ := set $millis $key (include "golden-catalog.millis" (get ($settings.lease | default dict) $key) | int64) -}}{{- end -}}
+{{- if gt $millis.backoffMin $millis.backoffMax -}}
+{{-   $wrong = append $wrong "settings.backoffMin must not be more than settings.backoffMax" -}}
+{{- end -}}
+{{- if le $millis.retireWait 60000 -}}
+{{-   $wrong = append $wrong "settings.retireWait must be longer than the API server's --request-timeout, which is 60s where nobody changed it: a clone that is let in while a golden closes must be there at the second look" -}}
+{{- end -}}
+{{- if or (ge $millis.renewDeadline $millis.duration) (ge $millis.retryPeriod $millis.renewDeadline) -}}
+{{-   $wrong = append $wrong "settings.lease must have retryPeriod < renewDeadline < duration" -}}
+{{- end -}}
+{{- $egress := $settings.egress | default dict -}}
+{{- range $key, $value := (get $egress "deadlines" | default dict) -}}
+{{-   if gt (include "golden-catalog.millis" $value | int64) 604800000 -}}
+{{-     $wrong = append $wrong (printf "settings.egress.deadlines.%s must be at most a week (168h)" $key) -}}
+{{-   end -}}
+{{- end -}}
+{{- with get $egress "caBundle" -}}
+{{-   if not (regexMatch "^([^-]|-[^-])*(-----BEGIN CERTIFICATE-----[\\sA-Za-z0-9+/=]+-----END CERTIFICATE-----\\s*)+" .) -}}
+{{-     $wrong = append $wrong "settings.egress.caBundle must be certificates in PEM, each between `-----BEGIN CERTIFICATE-----` and `-----END CERTIFICATE-----`" -}}
+{{-   end -}}
+{{- end -}}
+{{- range $host, $bases := (get $egress "mirrors" | default dict) -}}
+{{-   if or (regexMatch "[/?#@\\\\\\s]" $host) (include "golden-catalog.authority.error" $host) -}}
+{{-     $wrong = append $wrong (printf "settings.egress.mirrors: %s must be `host` or `host:port`" (include "golden-catalog.url.shown" $host)) -}}
+{{-   end -}}
+{{-   range $base := ($bases | default list) -}}
+{{-     with include "golden-catalog.url.error" $base -}}{{- $wrong = append $wrong (printf "settings.egress.mirrors: %s" .) -}}{{- end -}}
+{{-     if contains "?" $base -}}{{- $wrong = append $wrong "settings.egress.mirrors: a base URL must not have a query" -}}{{- end -}}
+{{-   end -}}
+{{- end -}}
+{{- $proxy := get $egress "proxy" | default dict -}}
+{{- range $key := list "http" "https" -}}
+{{-   with get $proxy $key -}}
+{{-     $address := ternary . (printf "http://%s" .) (contains "://" .) -}}
+{{-     if contains "@" $address -}}
+{{-       $wrong = append $wrong (printf "settings.egress.proxy.%s must not hold a password, because settings are kept in a ConfigMap: put HTTP_PROXY, HTTPS_PROXY and NO_PROXY into a Secret and name it in controller.proxySecret" $key) -}}
+{{-     else if or (include "golden-catalog.url.error" $address) (not (regexMatch "^https?://[^/?#]+/?$" $address)) -}}
+{{-       $wrong = append $wrong (printf "settings.egress.proxy.%s must be `http://host[:port]` or `https://…`; SOCKS is not supported" $key) -}}
+{{-     end -}}
+{{-   end -}}
+{{- end -}}
+{{- range $item := (get $proxy "noProxy" | default "" | replace "," " " | splitList " " | compact) -}}
+{{-   $bare := regexReplaceAll "^\\[(.*)\\](:[0-9]+)?$" $item "${1}" -}}
+{{-   if not (or (eq $item "*") (regexMatch "^[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(/[0-9]{1,3})?$" $bare) (regexMatch "^[0-9.]+/[0-9]{1,2}$" $item) (regexMatch "^(\\*?\\.)?[-_.0-9A-Za-z]*[-_0-9A-Za-z]\\.?(:[0-9]{1,5})?$" $item)) -}}
+{{-     $wrong = append $wrong (printf "settings.egress.proxy.noProxy: %s must be a host, `.suffix`, address or CIDR block, each with an optional `:port`, or `*`" (include "golden-catalog.url.shown" $item)) -}}
+{{-   end -}}
+{{- end -}}
+{{- range $key := list "factoryURL" "imageFactoryURL" -}}
+{{-   with get $.Values $key -}}{{- with include "golden-catalog.url.error" . -}}{{- $wrong = append $wrong (printf "%s: %s" $key .) -}}{{- end -}}{{- end -}}
+{{- end -}}
+{{- range $key, $value := dict "admission.advertisedURL" (get .Values.admission "advertisedURL") "spool.advertisedURL" (get .Values.spool "advertisedURL") -}}
+{{-   with $value -}}
+{{-     if or (not (hasPrefix "https://" .)) (contains "@" .) (contains "?" .) (include "golden-catalog.url.error" .) -}}
+{{-       $wrong = append $wrong (printf "%s must be an `https://` URL without credentials and query, such as `https://192.0.2.1:8443`" $key) -}}
+{{-     end -}}
+{{-   end -}}
+{{- end -}}
+{{- with .Values.monitoring -}}
+{{-   if not (regexMatch "^https?://[^@\\s]+[^/@\\s]$" .runbookURL) -}}
+{{-     $wrong = append $wrong "monitoring.runbookURL must be an `https://` or `http://` URL without credentials and without a slash at its end" -}}
+{{-   end -}}
+{{- end -}}
+{{- with .Values.storage -}}
+{{-   $size := dict -}}
+{{-   include "golden-image.size" (dict "given" . "out" $size) -}}
+{{-   with $size.error -}}{{- $wrong = append $wrong (printf "storage: %s" .) -}}{{- end -}}
+{{- end -}}
+{{- $spool := dict -}}
+{{- $volume := dict -}}
+{{- include "golden-image.size" (dict "given" .Values.spool.size "out" $spool) -}}
+{{- include "golden-image.size" (dict "given" .Values.spool.volumeSize "out" $volume) -}}
+{{- if gt (int64 $spool.bytes) (int64 $volume.bytes) -}}
+{{-   $wrong = append $wrong "spool.size must not be more than spool.volumeSize, the volume that it is on" -}}
+{{- end -}}
+{{- if $wrong -}}
+{{- fail (printf "\n%s\nNothing was changed." (join "\n" $wrong)) -}}
+{{- end -}}
+{{- end -}}

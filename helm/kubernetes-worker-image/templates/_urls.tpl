@@ -1,0 +1,92 @@
+{{- /*
+Addresses, as src/model/source.rs reads them. No message repeats what may hold a password: before an `@`, or in a query.
+*/ -}}
+
+{{- /* An address as a message may repeat it. */ -}}
+{{- define "golden-catalog.url.shown" -}}{{ include "golden-image.shown" (ternary "…" . (regexMatch "[@?#]" .)) }}{{- end -}}
+
+{{- /* What is wrong with an address, or nothing. Argument: text. */ -}}
+{{- define "golden-catalog.url.error" -}}
+{{- $form := "must be an absolute URL with a host, beginning with `https://` or `http://` in lower case" -}}
+{{- $wrong := "" -}}
+{{- $authority := regexReplaceAll "^https?://" (regexFind "^https?://[^/?#]*" .) "" -}}
+{{- if gt (len (splitList "" .)) 2048 -}}
+{{-   $wrong = "must be at most 2048 characters" -}}
+{{- else if regexMatch "[\\x00-\\x20\\x7f]" . -}}
+{{-   $wrong = "must not contain spaces or control characters" -}}
+{{- else if or (not $authority) (contains "\\" $authority) -}}
+{{-   $wrong = $form -}}
+{{- else if contains "@" $authority -}}
+{{-   $wrong = "must not contain credentials: name a Secret in `credentialsSecretRef`" -}}
+{{- else if contains "#" . -}}
+{{-   $wrong = "must not contain a fragment (`#…`)" -}}
+{{- else -}}
+{{-   $wrong = include "golden-catalog.authority.error" $authority -}}
+{{- end -}}
+{{- with $wrong -}}{{ include "golden-catalog.url.shown" $ }} is not a valid URL: {{ . }}{{- end -}}
+{{- end -}}
+
+{{- /*
+What is wrong with a host and its port, or nothing. A host has spellings that a template cannot bring to one (R3): those are not taken, and
+the message says how to write it.
+*/ -}}
+{{- define "golden-catalog.authority.error" -}}
+{{- $host := regexReplaceAll ":[0-9]*$" . "" -}}
+{{- $port := trimPrefix $host . | trimPrefix ":" -}}
+{{- $octet := "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])" -}}
+{{- if gt (regexReplaceAll "^0+" $port "" | default "0" | trunc 6 | int) 65535 -}}
+must have a port up to 65535
+{{- else if regexMatch "^\\[.*\\]$" $host -}}
+{{-   $address := $host | lower | trimPrefix "[" | trimSuffix "]" -}}
+{{-   $short := contains "::" $address -}}
+{{-   $groups := regexFindAll "[0-9a-f]+" $address -1 -}}
+{{- /* RFC 5952, as far as it is about hexadecimal groups. */ -}}
+{{-   if or (not (regexMatch "^(::|([0-9a-f]{1,4})?(::?[0-9a-f]{1,4})*(::)?)$" $address)) (gt (len (splitList "::" $address)) 2) (and $short (gt (len $groups) 6)) (and (not $short) (ne (len $groups) 8)) (regexMatch "(^|:)0[0-9a-f]" $address) (regexMatch "(^|:)0:(0:|0$|:)|::0(:|$)" $address) -}}
+must have an IPv6 address as RFC 5952 writes one, without leading zeros and with `::` for its longest run of zeros, such as `[2001:db8::1]`
+{{-   end -}}
+{{- else if not (regexMatch "^[-_.0-9A-Za-z]+$" $host) -}}
+must have a host of letters, digits, `-` and `.`, and a port that is a number; a name in other letters is written in its `xn--` form
+{{- else if and (regexMatch "^(.*\\.)?([0-9]+|0[xX][0-9A-Fa-f]*)\\.?$" $host) (not (regexMatch (printf "^(%s\\.){3}%s$" $octet $octet) $host)) -}}
+must have an IPv4 address as four decimal numbers up to 255, such as `10.0.0.1`
+{{- end -}}
+{{- end -}}
+
+{{- /*
+An address as the daemon compares one: scheme and host in lower case, the scheme's own port left out, no `.` and `..` in the path, escapes
+where the URL standard has them, no slash alone.
+*/ -}}
+{{- define "golden-catalog.url" -}}
+{{- $scheme := regexFind "^[A-Za-z]+://" . | lower -}}
+{{- $rest := regexReplaceAll "^[A-Za-z]+://" . "" -}}
+{{- $host := regexFind "^[^/?#\\\\]*" $rest -}}
+{{- $rest = trimPrefix $host $rest -}}
+{{- $host = regexReplaceAll ":0*([0-9]+)$" ($host | lower | trimSuffix ":") ":${1}" -}}
+{{- if eq $scheme "https://" -}}{{- $host = trimSuffix ":443" $host -}}{{- else -}}{{- $host = trimSuffix ":80" $host -}}{{- end -}}
+{{- $path := regexFind "^[^?#]*" $rest -}}
+{{- $query := trimPrefix $path $rest | replace "'" "%27" -}}
+{{- $steps := $path | replace "\\" "/" | replace "`" "%60" | replace "{" "%7B" | replace "}" "%7D" | trimPrefix "/" | splitList "/" -}}
+{{- $kept := list -}}
+{{- range $index, $step := $steps -}}
+{{-   $dots := $step | lower | replace "%2e" "." -}}
+{{-   $last := eq (add1 $index) (len $steps) -}}
+{{-   if and $kept (eq $dots "..") -}}{{- $kept = initial $kept -}}{{- end -}}
+{{-   if has $dots (list "." "..") -}}
+{{-     if $last -}}{{- $kept = append $kept "" -}}{{- end -}}
+{{-   else -}}
+{{-     $kept = append $kept $step -}}
+{{-   end -}}
+{{- end -}}
+{{- $path = printf "/%s" (join "/" $kept) -}}
+{{- if and (eq $path "/") (not $query) -}}{{- $path = "" -}}{{- end -}}
+{{- $tail := printf "%s%s" $path $query | replace "\"" "%22" | replace "<" "%3C" | replace ">" "%3E" -}}
+{{- range regexFindAll "[^\\x00-\\x7f]" $tail -1 | uniq -}}{{- $tail = replace . (urlquery .) $tail -}}{{- end -}}
+{{- $scheme }}{{ $host }}{{ $tail -}}
+{{- end -}}
+
+{{- /* The same as it may be shown: a query may hold a token. */ -}}
+{{- define "golden-catalog.url.public" -}}
+{{- $url := include "golden-catalog.url" . -}}
+{{- $shown := regexReplaceAll "\\?.*$" $url "?…" -}}
+{{- if not (regexMatch "^[a-z]+://[^/]+/" $shown) -}}{{- $shown = printf "%s/" $shown -}}{{- end -}}
+{{- $shown -}}
+{{- end -}}
