@@ -4,6 +4,8 @@
 //! life of an image. Applied once, it gives no actions. `observe` and `act` are the edges.
 
 mod adopt;
+#[cfg(test)]
+mod adopt_tests;
 mod decide;
 mod fetch;
 mod import;
