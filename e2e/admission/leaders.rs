@@ -19,6 +19,10 @@ async fn leaders_come_and_go() {
     fence::force_is_told(&cluster, &stand).await;
     orders::admission_works_before_cdis_webhook_and_after_it(&cluster).await;
     certificates::are_replaced_while_calls_go_on(&cluster, &stand, certificates::Until::Published).await;
+    let metrics = stand.metrics().await;
+    let left = metrics.lines().find_map(|line| line.strip_prefix("golden_image_certificate_remaining_seconds{certificate=\"webhook\"} "));
+    let left: f64 = left.and_then(|left| left.parse().ok()).unwrap_or_else(|| panic!("{metrics}"));
+    assert!(left > 86_400.0, "{left}");
 }
 
 /// `make soak`: a certificate by another CA is served a minute after its CA was published.

@@ -1,6 +1,8 @@
 //! Who asks for a clone in a bad moment of a retirement, and what retiring does where not all can be known or be done: never both a clone and
 //! a golden that goes, and nothing that is silent.
 
+use std::time::Duration;
+
 use golden_catalog::rules::marks;
 use k8s_openapi::{api::coordination::v1::Lease, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition};
 use kube::{
@@ -18,6 +20,8 @@ use crate::{
 
 /// How long a golden is closed before it goes.
 const WAIT: &str = "1s";
+/// The longest a leader may take to a write of a retirement, on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 const VIRTUAL_MACHINES: &str = "/apis/kubevirt.io/v1/virtualmachines?";
 
 async fn claims(cluster: &Cluster) -> Api<DynamicObject> {
@@ -88,7 +92,8 @@ pub async fn a_consumer_at_each_moment_of_a_retirement_wins_or_loses(cluster: &C
         proxy.trap_at(&format!("/{name}"), n, side);
         // It goes on with what its predecessor left, too.
         let leader = stand.leader_by(cluster, &format!("trapped-{n}-{side:?}"), WAIT, Some(&proxy)).await;
-        proxy.trapped().await;
+        let trapped = tokio::time::timeout(PATIENCE, proxy.trapped()).await;
+        assert!(trapped.is_ok(), "{name}: the leader never made that write\n{}", leader.log());
         let is_admitted = create(cluster, &tenant, &machine(&format!("vm-{name}"), &name), false).await.is_ok();
         leader.kill();
         drop(leader);

@@ -220,6 +220,13 @@ impl Stand {
         Ok(answer.status().as_u16())
     }
 
+    /// The metrics of the admission role, as they are served.
+    pub async fn metrics(&self) -> String {
+        let address = self.health.lock().expect("no panic under this lock").as_ref().expect("it runs").1.address();
+        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+        client.get(format!("http://{address}/metrics")).send().await.expect("metrics").text().await.expect("metrics")
+    }
+
     fn log(&self) -> String {
         self.daemon.lock().expect("no panic under this lock").as_ref().map(Daemon::log).unwrap_or_default()
     }
