@@ -27,6 +27,8 @@ mod proxy;
 mod quiet;
 #[path = "continuity/service.rs"]
 mod service;
+#[path = "continuity/stories.rs"]
+mod stories;
 #[path = "continuity/versions.rs"]
 mod versions;
 #[path = "continuity/world.rs"]

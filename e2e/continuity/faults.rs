@@ -168,11 +168,17 @@ async fn a_daemon_that_hears_nothing_fails_liveness_names_its_watches_and_heals(
 
     proxy.set(Mode::Hang);
     proxy.cut();
+    // Our own definition is watched as all else is.
+    let watched = ["GoldenImage", "DataVolume", "CustomResourceDefinition"];
     eventually("liveness fails and says what is stuck", async || match daemon.probe_text("livez").await? {
-        (503, text) if text.contains("watch GoldenImage") && text.contains("watch DataVolume") => Ok(()),
+        (503, text) if watched.iter().all(|kind| text.contains(&format!("watch {kind}: "))) => Ok(()),
         other => Err(format!("{other:?}")),
     })
     .await;
+    let metrics = world.stage.metrics().await;
+    for kind in watched {
+        assert!(metrics.contains(&format!("golden_image_watch_age_seconds{{kind=\"{kind}\"}}")), "the age of {kind}");
+    }
     // What did not restart it in time finds it well again.
     proxy.set(Mode::Pass);
     proxy.cut();

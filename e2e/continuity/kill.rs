@@ -176,7 +176,7 @@ async fn killed_before_and_after_writes_it_comes_to_the_same_end() {
     let Some(mut all) = Rounds::begin("drawn-write").await else { return };
     let of = all.proxy.counted();
     let mut dice = Dice::new("writes to be killed at");
-    let count = rounds(4);
+    let count = rounds(2);
     let mut drawn = BTreeMap::new();
     for round in 0..count {
         let (n, side) = (1 + dice.roll(of), if round % 2 == 0 { Side::Before } else { Side::After });
@@ -210,7 +210,7 @@ async fn killed_where_the_spool_makes_things_durable_it_comes_to_the_same_end() 
     assert_eq!(all.round(traced, At::Durable(usize::MAX)).await, None, "nobody killed it");
     let of = calls(&all.world.stage.dir.join(format!("calls-{traced}")));
     let mut dice = Dice::new("syncs and renames to be killed at");
-    let count = rounds(3);
+    let count = rounds(2);
     let mut drawn = BTreeMap::new();
     for round in 0..count {
         let n = 1 + dice.roll(of);

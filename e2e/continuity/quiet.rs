@@ -96,6 +96,9 @@ async fn a_status_is_written_once_for_a_change_and_a_cleared_message_is_gone() {
 
 /// Writes a golden may cost, without the Lease, Events and progress (docs/performance.md).
 const BUDGET: usize = 8;
+/// What one more start of an importer may cost: Secret and CA anew, its failure told, and taken back. On a machine that is too busy to
+/// send a byte for [`super::world::STALL`] the stand-in gives an attempt up, as CDI would.
+const EACH_RESTART: usize = 4;
 
 async fn many(count: usize) {
     let Some(world) = World::enter("").await else { return };
@@ -115,22 +118,26 @@ async fn many(count: usize) {
         world.stage.until(name, "Ready", "True").await;
     }
     let writes = world.writes_since(mark).await;
-    let mut progress = 0;
+    let (mut progress, mut restarts) = (0, 0);
+    let volumes = world.volumes().await;
     for name in &names {
+        let volume = volumes.get(&golden(name)).await.expect("volume");
+        restarts += usize::try_from(volume.data["status"]["restartCount"].as_u64().unwrap_or(0)).expect("small");
         let seen = recorder.of(&world.stage.images(), name).await;
         versions::check(name, &seen);
         progress += seen.len() - versions::without_progress(&seen).len();
     }
     let each = (writes.len() - progress) as f64 / count as f64;
     eprintln!(
-        "{count} images, a CDI that ticks each second: {each:.1} writes a golden, and {:.1} of progress",
+        "{count} images, a CDI that ticks each second: {each:.1} writes a golden, and {:.1} of progress; {restarts} importers began again",
         progress as f64 / count as f64
     );
     let mut by_kind: BTreeMap<String, usize> = BTreeMap::new();
     for write in &writes {
         *by_kind.entry(format!("{} {}/{}", write.verb, write.resource, write.subresource)).or_default() += 1;
     }
-    assert!(writes.len() - progress <= BUDGET * count, "{each:.1} writes a golden: {by_kind:?}");
+    let budget = BUDGET * count + EACH_RESTART * restarts;
+    assert!(writes.len() - progress <= budget, "{each:.1} writes a golden, {restarts} importers began again: {by_kind:?}");
     world.stage.cdi.unscript(&golden("many-*"));
     world.kill(daemon).await;
     for name in &names {

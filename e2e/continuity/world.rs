@@ -93,7 +93,12 @@ impl World {
 
     /// Makes a GoldenImage of the file at its name.
     pub async fn image(&self, name: &str, class: &str) {
-        let spec = json!({ "source": { "http": { "url": self.url(name) } }, "storage": { "targets": [{ "storageClassName": class }] } });
+        self.create(name, json!([{ "storageClassName": class }])).await;
+    }
+
+    /// Makes a GoldenImage of the file at its name, with these targets.
+    pub async fn create(&self, name: &str, targets: Value) {
+        let spec = json!({ "source": { "http": { "url": self.url(name) } }, "storage": { "targets": targets } });
         let object = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": name }, "spec": spec });
         let object: GoldenImage = serde_json::from_value(object).expect("object");
         self.stage.images().create(&PostParams::default(), &object).await.expect("created");
@@ -247,21 +252,13 @@ impl World {
         spec["source"]["http"]["url"] = url.rsplit_once('/').map(|(host, _)| host.to_owned()).unwrap_or_default().into();
         // A digest of the entry, and so of its name.
         let annotations: Vec<_> = object.annotations().iter().filter(|(key, _)| !key.ends_with("/listed-as")).collect();
-        let mut state = json!({
+        let state = json!({
             "metadata": { "annotations": annotations, "labels": object.labels(), "finalizers": object.finalizers() },
             "spec": object.spec, "status": object.status, "volume": ours(&volume), "claim": ours(&claim), "volumeSpec": spec,
             "headers": secret.is_some(), "authority": authority.is_some(),
         });
-        no_times(&mut state);
         let status = serde_json::to_value(&object.status).expect("JSON");
-        let mut text = serde_json::to_string_pretty(&state).expect("JSON");
-        let own = ["/identity", "/artifact/digest", "/disk/digest", "/artifact/etag", "/targets/0/claimUID"];
-        for (pointer, word) in own.iter().zip(["IDENTITY", "ARTIFACT", "DISK", "ETAG", "CLAIM"]) {
-            if let Some(value) = status.pointer(pointer).and_then(Value::as_str) {
-                text = text.replace(&serde_json::to_string(value).expect("JSON"), &format!("\"{word}\"")).replace(value, word);
-            }
-        }
-        Ok(text.replace(image, "NAME"))
+        Ok(comparable(image, &status, state))
     }
 
     /// Waits until an image has come to this end state.
@@ -299,8 +296,21 @@ fn no_times(value: &mut Value) {
     }
 }
 
+/// A state as text, in which what belongs to one image alone has the same words for all.
+pub fn comparable(image: &str, status: &Value, mut state: Value) -> String {
+    no_times(&mut state);
+    let mut text = serde_json::to_string_pretty(&state).expect("JSON");
+    let own = ["/identity", "/artifact/digest", "/disk/digest", "/artifact/etag", "/targets/0/claimUID"];
+    for (pointer, word) in own.iter().zip(["IDENTITY", "ARTIFACT", "DISK", "ETAG", "CLAIM"]) {
+        if let Some(value) = status.pointer(pointer).and_then(Value::as_str) {
+            text = text.replace(&serde_json::to_string(value).expect("JSON"), &format!("\"{word}\"")).replace(value, word);
+        }
+    }
+    text.replace(image, "NAME")
+}
+
 /// The lines that only one of two texts has.
-fn difference(expected: &str, actual: &str) -> String {
+pub fn difference(expected: &str, actual: &str) -> String {
     let (expected, actual): (Vec<_>, Vec<_>) = (expected.lines().collect(), actual.lines().collect());
     let missing = expected.iter().filter(|line| !actual.contains(line)).map(|line| format!("- {line}"));
     let extra = actual.iter().filter(|line| !expected.contains(line)).map(|line| format!("+ {line}"));
