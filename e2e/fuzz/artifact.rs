@@ -43,6 +43,9 @@ fn take(lab: &Lab, bytes: &[u8], step: usize, limits: &Limits) -> Result<String,
     let head = &bytes[..bytes.len().min(Prober::MAX)];
     match preview(head, Some(bytes.len() as u64), head.len() == bytes.len(), limits) {
         Err(error) if outcome.ends_with(": taken") => Err(format!("taken, but a look says {error}")),
+        Err(error) if !outcome.ends_with(&format!(": {}", error.reason())) && !outcome.ends_with(": SpoolFull") => {
+            Err(format!("{outcome}, but a look says {}: {error}", error.reason()))
+        }
         // The room that was reserved is nothing that a look knows of.
         Ok(seen) if seen.is_whole && ![": taken", ": SpoolFull"].iter().any(|end| outcome.ends_with(end)) => {
             Err(format!("seen whole, but {outcome}"))

@@ -31,6 +31,9 @@ fn take(lab: &Lab, bytes: &[u8], step: usize, limits: &Limits) -> Result<String,
     let is_taken = outcome.ends_with(": taken");
     match preview_layer(&bytes[..bytes.len().min(1 << 20)], bytes.len() as u64, limits) {
         Err(error) if is_taken => Err(format!("taken, but a look says {error}")),
+        Err(error) if !outcome.ends_with(&format!(": {}", error.reason())) && !outcome.ends_with(": SpoolFull") => {
+            Err(format!("{outcome}, but a look says {}: {error}", error.reason()))
+        }
         Ok(seen) if is_taken && (seen.missing.is_some() || matches!(seen.disk, Some(Err(_)))) => {
             Err(format!("taken, but a look says {seen:?}"))
         }
