@@ -261,6 +261,8 @@ pub struct GoldenView {
     pub told: Option<Told>,
     /// What the spool saw of the importer.
     pub importer: ImporterFacts,
+    /// Whether the importer of this attempt has the whole disk: what is left is CDI's to convert and write.
+    pub is_downloaded: bool,
     /// What the spool answers to whoever asks for this golden.
     pub grant: GrantView,
     /// The path at which the spool serves the disk that the DataVolume was made for.
