@@ -276,8 +276,27 @@ async fn targets_are_frozen_once_a_golden_is_on_record() {
     let with = |targets: Value| http(json!({ "storage": { "targets": targets } }));
     create(cluster, &name, &with(json!([{ "size": "6Gi" }]))).await.expect("created");
     let api: Api<GoldenImage> = Api::all(cluster.admin());
-    let status = json!({ "status": { "targets": [{ "requestedClass": "", "attempts": 1, "golden": "vm-default-images-a" }] } });
-    api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await.expect("status");
+    // An attempt that made nothing binds nobody: modes and size may be corrected, and the class is another target's.
+    let begun = json!({ "status": { "targets": [{ "requestedClass": "", "attempts": 1, "golden": "vm-default-images-a" }] } });
+    api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&begun)).await.expect("status");
+    for (spec, accepted) in [
+        (with(json!([{ "size": "7Gi", "volumeMode": "Block", "accessModes": ["ReadWriteMany"] }])), true),
+        (http(json!({})), true),
+        (with(json!([{ "size": "7Gi" }, { "storageClassName": "local" }])), true),
+        (with(json!([{ "storageClassName": "other" }])), false),
+        (with(json!([{ "size": "6Gi" }])), true),
+    ] {
+        let outcome = replace(cluster, &name, &spec).await;
+        assert_eq!(outcome.is_ok(), accepted, "{spec}: {outcome:?}");
+    }
+    // Under way, and made.
+    let under_way = json!({ "requestedClass": "", "attempts": 1, "golden": "vm-default-images-a", "startedTime": "2026-11-29T10:00:00Z" });
+    api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&json!({ "status": { "targets": [under_way] } })))
+        .await
+        .expect("status");
+    replace(cluster, &name, &with(json!([{ "size": "7Gi" }]))).await.expect_err("not while it is being made");
+    let made = json!({ "requestedClass": "", "attempts": 1, "golden": "vm-default-images-a", "claimUID": "u" });
+    api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&json!({ "status": { "targets": [made] } }))).await.expect("status");
     for (targets, accepted) in [
         (json!([{ "size": "6144Mi" }]), true),
         (json!([{ "size": "6Gi" }, { "storageClassName": "local" }]), true),
@@ -309,8 +328,10 @@ async fn a_made_target_may_be_taken_out_and_not_exchanged() {
     create(cluster, &name, &with(json!([{}, class("a"), class("b")]))).await.expect("created");
     let api: Api<GoldenImage> = Api::all(cluster.admin());
     let made = |classes: &[&str]| {
-        let targets: Vec<_> =
-            classes.iter().map(|class| json!({ "requestedClass": class, "attempts": 1, "golden": format!("g-{class}") })).collect();
+        let targets: Vec<_> = classes
+            .iter()
+            .map(|class| json!({ "requestedClass": class, "attempts": 1, "golden": format!("g-{class}"), "claimUID": "u" }))
+            .collect();
         Patch::Merge(json!({ "status": { "targets": targets } }))
     };
     api.patch_status(&name, &PatchParams::default(), &made(&["", "a", "b"])).await.expect("status");

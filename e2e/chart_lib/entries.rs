@@ -218,7 +218,7 @@ fn status(live: &Live) -> Value {
         .filter(is_made)
         .map(|class| {
             let resolved = if class.is_empty() { "replicated" } else { class };
-            json!({ "requestedClass": class, "storageClassName": resolved, "golden": format!("golden-{}-{resolved}", live.name) })
+            json!({ "requestedClass": class, "storageClassName": resolved, "golden": format!("golden-{}-{resolved}", live.name), "claimUID": "u" })
         })
         .collect();
     let mut status = json!({ "targets": targets });

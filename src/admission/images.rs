@@ -60,13 +60,19 @@ impl ImageFacts {
         let identity = parsed.as_ref().and_then(|image| image.identity(resolved.as_ref())).map(|identity| identity.to_string());
         // A golden that is to go, and is not there, is made for nobody.
         let retired = (image.spec.retire == Some(true)).then(|| (Reason::Retired, "The image is retired.".to_owned()));
-        let of_image = retired.or_else(|| stalled(&status.conditions));
+        let of_image = stalled(&status.conditions);
+        // The image's Stalled repeats the one of its worst target, which is nothing to the others.
+        let is_of_a_target = of_image.is_some() && status.targets.iter().any(|target| stalled(&target.conditions) == of_image);
+        let failed = |target: Option<&TargetStatus>| {
+            let own = target.and_then(|target| stalled(&target.conditions));
+            retired.clone().or(own).or_else(|| of_image.clone().filter(|_| !is_of_a_target))
+        };
         let waits = |conditions: &[_]| {
             let ready = find_condition(conditions, ConditionType::Ready);
             ready.map_or_else(|| "it has just been made".to_owned(), |ready| ready.reason.clone())
         };
         let mut goldens: Vec<GoldenRecord> =
-            status.targets.iter().filter_map(|target| recorded(target, of_image.as_ref(), &waits)).collect();
+            status.targets.iter().filter_map(|target| recorded(target, failed(Some(target)), &waits)).collect();
         let without_target = parsed.iter().flat_map(|image| status.without_target(image));
         let without_target: Vec<&str> = without_target.filter_map(|target| target.golden.as_deref()).collect();
         for record in goldens.iter_mut().filter(|record| without_target.contains(&record.golden.as_str())) {
@@ -76,10 +82,8 @@ impl ImageFacts {
             record.failed = record.claim_uid.is_none().then(unmade);
         }
         let any_recorded = !goldens.is_empty();
-        let unrecorded = parsed.iter().flat_map(|image| &image.targets).filter(|target| {
-            let requested = target.class.as_ref().map(ToString::to_string).unwrap_or_default();
-            !status.targets.iter().any(|known| known.golden.is_some() && known.requested_class == requested)
-        });
+        let known = |requested: &str| status.targets.iter().find(|known| known.requested_class == requested);
+        let unrecorded = parsed.iter().flat_map(|image| &image.targets).filter(|target| !status.has_golden(target.requested_class()));
         for target in unrecorded {
             // The first golden made takes the name without a class; until one is on record every target may be that one.
             let class = target.class.as_ref().filter(|_| any_recorded);
@@ -99,7 +103,14 @@ impl ImageFacts {
                 is_recorded: false,
                 volume,
                 claim_uid: None,
-                failed: of_image.clone(),
+                // The first name is for whichever target comes first: it fails when none is left to take it.
+                failed: match any_recorded {
+                    true => failed(known(target.requested_class())),
+                    false if status.targets.iter().all(|target| stalled(&target.conditions).is_some()) => {
+                        retired.clone().or_else(|| of_image.clone())
+                    }
+                    false => failed(None),
+                },
                 waits_for: waits(&status.conditions),
                 is_leaving: false,
             });
@@ -136,7 +147,7 @@ fn stalled(conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Conditi
 
 fn recorded(
     target: &TargetStatus,
-    of_image: Option<&(Reason, String)>,
+    failed: Option<(Reason, String)>,
     waits: &dyn Fn(&[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]) -> String,
 ) -> Option<GoldenRecord> {
     let is_ready = find_condition(&target.conditions, ConditionType::Ready).is_some_and(|ready| ready.status == "True");
@@ -150,7 +161,7 @@ fn recorded(
             volume_mode: target.volume_mode.as_deref().and_then(VolumeMode::parse),
         },
         claim_uid: target.claim_uid.clone(),
-        failed: stalled(&target.conditions).or_else(|| of_image.cloned()).filter(|_| !is_ready),
+        failed: failed.filter(|_| !is_ready),
         waits_for: waits(&target.conditions),
         is_leaving: false,
     })
@@ -236,6 +247,31 @@ mod tests {
             begun.goldens.iter().map(|record| (record.golden.as_str(), record.volume.class.as_deref(), record.failed.is_some())).collect();
         assert_eq!(names, [("vm-default-images-u", Some("replicated"), false), ("vm-default-images-u-local", Some("local"), true)]);
         assert_eq!(begun.golden("vm-default-images-u").and_then(|record| record.claim_uid.as_deref()), Some("c"));
+    }
+
+    /// What keeps one target's golden from being made is nothing to those who want another's.
+    #[test]
+    fn a_targets_terminal_trouble_is_its_own() {
+        let stalled = |reason: &str| json!([{"type": "Stalled", "status": "True", "reason": reason, "message": "no", "lastTransitionTime": "2026-11-29T10:00:00Z"}]);
+        let failed = |targets: serde_json::Value, of_image: &str| {
+            let facts = ImageFacts::of(&ubuntu("u", json!({"targets": targets, "conditions": stalled(of_image)})));
+            let failed = facts.goldens.iter().map(|record| (record.golden.clone(), record.failed.clone().map(|(reason, _)| reason)));
+            failed.collect::<Vec<_>>()
+        };
+        let being_made = json!({"requestedClass": "replicated", "golden": "vm-default-images-u", "conditions": []});
+        let (first, second) = ("vm-default-images-u".to_owned(), "vm-default-images-u-local".to_owned());
+        // Spent, and a class that is there twice.
+        for reason in [Reason::ImportFailed, Reason::DuplicateClass] {
+            let other = json!({"requestedClass": "local", "golden": null, "conditions": stalled(reason.as_str())});
+            assert_eq!(failed(json!([being_made, other]), reason.as_str()), [(first.clone(), None), (second.clone(), Some(reason))]);
+            // No golden is on record yet: the first name is for whichever target comes first.
+            let unmade = json!({"requestedClass": "replicated", "conditions": []});
+            assert_eq!(failed(json!([unmade, other]), reason.as_str()), [(first.clone(), None)]);
+        }
+        // Of the image itself: it concerns all that are not made.
+        let of_all = Some(Reason::InvalidEntry);
+        assert_eq!(failed(json!([being_made]), "InvalidEntry"), [(first.clone(), of_all), (second, of_all)]);
+        assert_eq!(failed(json!([]), "InvalidEntry"), [(first, of_all)]);
     }
 
     /// A target that was taken out: its golden is offered to nobody, and refused where it was never made.

@@ -8,7 +8,10 @@ use super::{
     conditions::{ConditionType, find_condition},
     spec::VirtualMachineDefaultsSpec,
 };
-use crate::{model::Image, rules::Reason};
+use crate::{
+    model::Image,
+    rules::{Freeze, Reason},
+};
 
 /// What the daemon knows of an image.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
@@ -73,6 +76,15 @@ impl GoldenImageStatus {
     /// Whether the golden of this class, as a target of the spec names it, is on record.
     pub fn has_golden(&self, requested_class: &str) -> bool {
         self.targets.iter().any(|target| target.requested_class == requested_class && target.golden.is_some())
+    }
+
+    /// How far the golden of this class, as a target of the spec names it, binds that target (R4).
+    pub fn freeze(&self, requested_class: &str) -> Freeze {
+        match self.targets.iter().find(|target| target.requested_class == requested_class && target.golden.is_some()) {
+            None => Freeze::Free,
+            Some(target) if target.claim_uid.is_none() && target.started_time.is_none() => Freeze::Begun,
+            Some(_) => Freeze::Made,
+        }
     }
 
     /// What goldens have other than their targets ask for, in words, as the targets' own conditions say.

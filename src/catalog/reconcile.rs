@@ -8,7 +8,7 @@ use super::{Entry, List};
 use crate::{
     api::{ConditionType, GoldenImage, GoldenImageSpec, GoldenImageStatus, find_condition, is_true, parse_image},
     model::{Digest, Identity},
-    rules::{Precedence, Reason, duplicate_message, frozen_changes, frozen_message},
+    rules::{Freeze, Precedence, Reason, duplicate_message, frozen_changes, frozen_message},
 };
 
 /// The annotation on a GoldenImage that names the list it comes from, `<namespace>/<ConfigMap>`.
@@ -170,8 +170,8 @@ fn compare(entry: &Entry, object: &GoldenImage, list_id: &str, steps: &mut Vec<S
         return Listing::Listed;
     }
     if let Ok(live) = parse_image(object) {
-        let is_made = |class: &str| object.status.as_ref().is_some_and(|status| status.has_golden(class));
-        let changes = frozen_changes(&live, &entry.image, is_made);
+        let freeze = |class: &str| object.status.as_ref().map_or(Freeze::Free, |status| status.freeze(class));
+        let changes = frozen_changes(&live, &entry.image, freeze);
         if !changes.is_empty() {
             return Listing::Edited(frozen_message(&format!("images[{}] ({})", entry.index, entry.name), &changes));
         }

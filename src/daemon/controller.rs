@@ -125,7 +125,10 @@ impl Term {
         let all: Vec<_> = self.shared.cluster.images.all().iter().map(|image| image.name_any()).collect();
         futures::future::join_all(all.into_iter().map(|name| {
             let this = Arc::clone(&self);
-            async move { this.grant_recorded(&name) }
+            async move {
+                this.grant_recorded(&name);
+                this.hold_begun(&name);
+            }
         }))
         .await;
         self.registry.all_known();
@@ -172,6 +175,22 @@ impl Term {
                 self.registry.grant(&grant);
             }
         }
+    }
+
+    /// Holds the turns of imports that the former term began, before any image asks for one: those of images that are looked at later
+    /// count too.
+    fn hold_begun(&self, name: &str) {
+        let Some(object) = self.shared.cluster.images.get("", name) else { return };
+        let (Some(uid), Some(status)) = (object.uid(), &object.status) else { return };
+        let begun = || status.targets.iter().filter(|target| target.started_time.is_some());
+        let count = begun().count();
+        if count == 0 {
+            return;
+        }
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), uid.clone());
+        let failures = begun().map(|target| target.attempts).max().unwrap_or_default();
+        let created = object.creation_timestamp().map_or_else(Timestamp::now, |at| at.0);
+        self.pacers().import.ask(&uid, Turn { failures, created }, count, count);
     }
 
     async fn reconcile(&self, name: &str) {
@@ -251,6 +270,8 @@ impl Term {
         let created = object.creation_timestamp().map_or(now, |at| at.0);
         let mut observed = self.observe(object, uid, now).await;
         let running = observed.targets.iter().filter(|target| is_importing(target, &observed.status)).count();
+        // Of a target that was taken out nothing begins any more; what runs is in storage's way all the same.
+        let of_leaving = observed.leaving.iter().filter(|leaving| is_importing(&leaving.target, &observed.status)).count();
         let fetching = matches!(observed.fetch, FetchView::Running { .. });
         let mut decision = decide(&observed, &self.shared.settings, now);
         // Turns are asked for with what was wanted without one; with the turn the decision is made again.
@@ -261,7 +282,10 @@ impl Term {
                 let turn = |failures| Turn { failures, created };
                 Permits {
                     fetch: pacers.fetch.ask(uid, turn(wants.fetch_failures), usize::from(wants.fetch), usize::from(fetching)) > 0,
-                    imports: pacers.import.ask(uid, turn(wants.import_failures), wants.imports, running),
+                    imports: pacers
+                        .import
+                        .ask(uid, turn(wants.import_failures), wants.imports + of_leaving, running + of_leaving)
+                        .saturating_sub(of_leaving),
                 }
             };
             if permits == observed.permits {

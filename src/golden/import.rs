@@ -32,9 +32,14 @@ pub(super) fn failed_before(status: &TargetStatus, limit: i32) -> TargetState {
     let mut state = TargetState::trouble(reason, message);
     if status.attempts >= limit {
         state.terminal = true;
-        state.message = format!("{} {} attempts are spent. {}", state.message.trim_end(), status.attempts, Reason::AttemptsSpent.remedy());
+        state.message = spent_message(&state.message, status.attempts);
     }
     state
+}
+
+/// What is told once the attempts are spent.
+pub(super) fn spent_message(failure: &str, attempts: i32) -> String {
+    format!("{} {attempts} attempts are spent. {}", failure.trim_end(), Reason::AttemptsSpent.remedy())
 }
 
 pub(super) fn serve(draft: &mut Draft<'_>, golden: &GoldenName, view: &ObservedTarget, disk: Digest, ready: bool) {
@@ -163,9 +168,9 @@ pub(super) fn running(
     let known = if is_copy { source_in_use(draft, volume) } else { view.golden.trouble.clone() };
     let before = || if further.is_none() { told_before(status, volume, view) } else { None };
     let trouble = known.or_else(|| import_trouble(facts)).or_else(|| view.golden.refused.clone()).or_else(before);
-    let deadline = after(moved, draft.settings.import_deadline);
+    let deadline = after(moved, patience(draft, view));
     if draft.now >= deadline || volume.phase == "Failed" {
-        return with_disk(give_up(draft, golden, volume, trouble, status));
+        return with_disk(give_up(draft, golden, volume, patience(draft, view).as_secs() / 60, trouble, status));
     }
     draft.wake_at(if draft.now < quiet { quiet.min(deadline) } else { deadline });
     if let Some((reason, message)) = trouble {
@@ -177,6 +182,17 @@ pub(super) fn running(
         None => TargetState::working(Reason::Importing, format!("CDI: {phase}{percent}.")).with_disk(),
         Some(source) => TargetState::working(Reason::Copying, format!("CDI copies the golden {source}: {phase}{percent}.")),
     }
+}
+
+/// What storage is given credit for at the least, in bytes a second, once the whole disk is with the importer.
+const SLOWEST_STORAGE: u64 = 8 << 20;
+
+/// For how long an import may make no progress. CDI says nothing of how far it is while it converts the disk that it has pulled, and
+/// the larger that is the longer it takes.
+fn patience(draft: &Draft<'_>, view: &ObservedTarget) -> Duration {
+    let deadline = draft.settings.import_deadline;
+    let size = draft.status.disk.as_ref().and_then(|disk| disk.virtual_size.parse::<DiskSize>().ok()).filter(|_| view.golden.is_downloaded);
+    size.map_or(deadline, |size| deadline.max(Duration::from_secs(size.bytes() / SLOWEST_STORAGE)))
 }
 
 /// For how long a running import had made no progress already when this process first saw it, by what is on record: a daemon that
@@ -217,10 +233,10 @@ fn give_up(
     draft: &mut Draft<'_>,
     golden: &GoldenName,
     volume: &DataVolumeView,
+    minutes: u64,
     trouble: Option<(Reason, String)>,
     status: &mut TargetStatus,
 ) -> TargetState {
-    let minutes = draft.settings.import_deadline.as_secs() / 60;
     let (reason, message) = match trouble {
         Some((reason, message)) => (reason, message),
         None => (Reason::ImportStalled, format!("The import made no progress for {minutes} minutes (CDI: {}).", volume.phase)),

@@ -27,6 +27,8 @@ mod storage_tests;
 mod summary;
 mod target;
 #[cfg(test)]
+mod target_tests;
+#[cfg(test)]
 mod tests;
 mod usage;
 
@@ -42,4 +44,5 @@ pub use observed::{
 pub use pacer::{Pacer, Turn};
 pub use queue::Queue;
 pub use retire::Retirement;
+pub use target::needs_no_disk;
 pub use usage::UsageView;

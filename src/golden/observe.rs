@@ -19,7 +19,7 @@ use crate::{
         quota::Quota,
         size::Overheads,
     },
-    world::{Cluster, facts},
+    world::{Cluster, WarningFacts, facts},
 };
 
 /// What of the cluster's storage every target depends on.
@@ -144,7 +144,8 @@ pub fn target(
         let pods = cluster.pods.all();
         let holding: Vec<&PodFacts> = pods.iter().map(|pod| &**pod).filter(|pod| holds_golden(pod, catalog, &golden)).collect();
         view.in_use = in_use_message(&holding);
-        view.told = view.claim.as_ref().and_then(|claim| newest_warning(cluster, &golden, &claim.uid));
+        let since = recorded.and_then(|target| target.started_time.as_ref()).map(|at| at.0.as_second());
+        view.told = view.claim.as_ref().and_then(|claim| newest_warning(cluster, &golden, &claim.uid, since));
     }
     ObservedTarget {
         name: golden.and_then(|golden| golden.parse().ok()),
@@ -169,7 +170,9 @@ pub fn golden_view(volume: Option<&DataVolume>, claim: Option<&Claim>, image: &I
 }
 
 /// The newest Warning about the claim, or about what CDI made to fill it: CDI's populator names its claim `prime-<UID>`, and scratch space and pods after that.
-fn newest_warning(cluster: &Cluster, golden: &str, claim_uid: &str) -> Option<Told> {
+///
+/// Not of a time before `since`, when the attempt began: Events outlive the trouble that they tell of.
+fn newest_warning(cluster: &Cluster, golden: &str, claim_uid: &str, since: Option<i64>) -> Option<Told> {
     let prime = format!("prime-{claim_uid}");
     let names = [
         golden.to_owned(),
@@ -181,8 +184,13 @@ fn newest_warning(cluster: &Cluster, golden: &str, claim_uid: &str) -> Option<To
         prime,
     ];
     let all = cluster.warnings.all();
-    let newest = all.iter().filter(|warning| names.contains(&warning.name)).max_by_key(|warning| warning.seen)?;
+    let newest = newest_about(all.iter().map(|warning| &**warning), &names, since)?;
     Some(Told { about: format!("{} {}", newest.kind, newest.name), reason: newest.reason.clone(), message: newest.message.clone() })
+}
+
+fn newest_about<'a>(all: impl Iterator<Item = &'a WarningFacts>, names: &[String], since: Option<i64>) -> Option<&'a WarningFacts> {
+    let is_of_now = |warning: &&WarningFacts| since.is_none_or(|since| warning.seen >= since);
+    all.filter(|warning| names.contains(&warning.name)).filter(is_of_now).max_by_key(|warning| warning.seen)
 }
 
 /// Our mark, for this image and no other of its name: a re-created image may have another source. An object whose mark was
@@ -281,8 +289,20 @@ mod tests {
     use rstest::rstest;
     use serde_json::json;
 
-    use super::{percent, proxy_in_the_way};
-    use crate::foreign::CdiConfig;
+    use super::{newest_about, percent, proxy_in_the_way};
+    use crate::{foreign::CdiConfig, world::WarningFacts};
+
+    /// An Event stays for an hour after the attempt that it tells of.
+    #[rstest]
+    #[case::of_no_attempt(None, Some(20))]
+    #[case::of_this_one(Some(15), Some(20))]
+    #[case::in_its_first_second(Some(20), Some(20))]
+    #[case::of_the_one_before(Some(21), None)]
+    fn r10_a_warning_of_a_former_attempt_is_no_cause_now(#[case] since: Option<i64>, #[case] told: Option<i64>) {
+        let warning = |name: &str, seen| WarningFacts { name: name.into(), seen, ..WarningFacts::default() };
+        let all = [warning("a", 10), warning("a", 20), warning("b", 30)];
+        assert_eq!(newest_about(all.iter(), &["a".to_owned()], since).map(|warning| warning.seen), told);
+    }
 
     #[rstest]
     #[case("45.34%", Some(45))]

@@ -263,6 +263,8 @@ pub struct GoldenView {
     pub importer: ImporterFacts,
     /// Whether an importer is being given the disk, or asked for it lately: it has all that it needs for that.
     pub is_pulling: bool,
+    /// Whether the importer of this attempt has the whole disk: what is left is CDI's to convert and write.
+    pub is_downloaded: bool,
     /// What the spool answers to whoever asks for this golden.
     pub grant: GrantView,
     /// The path at which the spool serves the disk that the DataVolume was made for.

@@ -126,6 +126,17 @@ mod tests {
         assert_eq!(pacer.ask("b", at(0), 1, 0), 0);
     }
 
+    /// A new term holds the turns of what the former one began before anybody asks.
+    #[test]
+    fn what_the_former_term_began_keeps_its_turn_until_it_is_through() {
+        let mut pacer = Pacer::new(1);
+        assert_eq!(pacer.ask("begun", at(9), 1, 1), 1);
+        assert_eq!(pacer.ask("older", at(1), 1, 0), 0);
+        assert_eq!(pacer.ask("begun", at(9), 1, 0), 1, "cut off before its DataVolume was made");
+        assert_eq!(pacer.ask("begun", at(9), 0, 0), 0);
+        assert_eq!(pacer.ask("older", at(1), 1, 0), 1);
+    }
+
     #[test]
     fn who_fails_again_and_again_starves_nobody() {
         let mut pacer = Pacer::new(1);

@@ -50,16 +50,17 @@ pub(super) fn start(
     status: &mut TargetStatus,
 ) -> TargetState {
     let Some(class) = class else { return TargetState::working(Reason::Resolving, "") };
-    // Chosen once: an attempt after the first keeps what the first one recorded.
-    let recorded_mode = status.volume_mode.as_ref().filter(|_| status.golden.is_some()).and_then(|mode| mode.parse().ok());
+    // Chosen once for a golden that was made, and for the attempt under way; what led to no golden binds no further attempt.
+    let is_chosen = status.claim_uid.is_some() || status.started_time.is_some();
+    let recorded_mode = status.volume_mode.as_ref().filter(|_| is_chosen).and_then(|mode| mode.parse().ok());
     let stated_mode = target.volume_mode.or(recorded_mode);
     let stated_access = if target.access_modes.is_empty() && recorded_mode.is_some() { &status.access_modes } else { &target.access_modes };
     let modes = choose_modes(class.name.as_str(), stated_mode, stated_access, &class.properties);
     let mode = modes.as_ref().map_or(VolumeMode::Block, |modes| modes.volume_mode);
     let volume = Volume::new(class.name.as_str(), mode, &class.overheads, class.minimum);
-    let Some(Bytes { disk, artifact, size, copies }) = bytes(draft, target, golden, class, volume) else {
+    let Some(Bytes { disk, artifact, size, copies }) = bytes(draft, target, golden, volume) else {
         // What is coming cannot be held: told before the transfer, which goes on for the others.
-        let too_small = draft.observed.coming_size.and_then(|coming| golden_size(coming, target.size, class.minimum).err());
+        let too_small = draft.observed.coming_size.and_then(|coming| golden_size(coming, target.size, volume.least()).err());
         return match too_small {
             Some(error) => TargetState::trouble(Reason::SizeTooSmall, format!("The {error}.")).with_disk(),
             None => TargetState::working(Reason::Fetching, "Waiting for the verified disk.").with_disk(),
@@ -78,7 +79,10 @@ pub(super) fn start(
         Ok(modes) => modes,
         Err(error) => return TargetState::trouble(Reason::ModesUnknown, error.to_string()),
     };
-    let waiting_until = status.next_attempt_time.as_ref().and_then(|at| draft.not_before(at, draft.settings.backoff.1));
+    let waiting_until = status
+        .next_attempt_time
+        .as_ref()
+        .and_then(|at| draft.not_before(at, draft.settings.backoff.1.max(draft.settings.not_found_interval)));
     if let Some(at) = waiting_until {
         draft.wake_at(at);
         return with_disk(failed_before(status, draft.settings.import_attempts));
@@ -98,7 +102,9 @@ pub(super) fn start(
     }
     // Killed between this status and the DataVolume, the same attempt goes on.
     if status.started_time.is_none() {
-        status.attempts = status.attempts.saturating_add(1);
+        // What was counted before a success is no failure of this volume.
+        let counted = if status.last_failure.is_some() { status.attempts } else { 0 };
+        status.attempts = counted.saturating_add(1);
         status.started_time = Some(draft.now());
         status.progress_time = Some(draft.now());
     }
@@ -156,16 +162,16 @@ struct Bytes {
 /// A target added after the artifact has left the spool is copied from a golden of the same image in another class: the same
 /// bytes, without upstream, which may not even serve them any more. Where a stated size is too small for such a copy (the
 /// other golden may be larger than the disk), the disk is fetched again.
-fn bytes(draft: &Draft<'_>, target: &Target, golden: &GoldenName, class: &ClassFound, volume: Volume) -> Option<Bytes> {
+fn bytes(draft: &Draft<'_>, target: &Target, golden: &GoldenName, volume: Volume) -> Option<Bytes> {
     if let Some((disk, virtual_size)) = spooled_disk(draft) {
         let artifact = draft.observed.spooled.as_ref().map(|spooled| spooled.artifact_digest);
-        return Some(Bytes { disk, artifact, size: golden_size(virtual_size, target.size, class.minimum), copies: None });
+        return Some(Bytes { disk, artifact, size: golden_size(virtual_size, target.size, volume.least()), copies: None });
     }
     let known = draft.status.disk.as_ref()?;
     let (disk, virtual_size) = (known.digest.parse().ok()?, known.virtual_size.parse().ok()?);
     let (name, claim) = sibling(draft, golden)?;
     let source = (claim.volume_mode.as_deref().and_then(VolumeMode::parse).unwrap_or(VolumeMode::Filesystem), claim.request?);
-    let size = match golden_size(virtual_size, target.size, class.minimum) {
+    let size = match golden_size(virtual_size, target.size, volume.least()) {
         Ok(wanted) => Ok(copy_size(wanted, target.size.is_some(), volume, source)?),
         Err(error) => Err(error),
     };

@@ -1,17 +1,17 @@
 //! One golden of an image: from its class to Ready, and what is wrong when it is not.
 
 use super::{
-    Action, ClaimView, ClassChoice, ClassFound, DataVolumeView, GrantView, Observed, ObservedTarget, adopt,
+    Action, ClaimView, ClassChoice, ClassFound, DataVolumeView, GoldenView, GrantView, Observed, ObservedTarget, adopt,
     decide::Draft,
-    import::{running, succeeded, unlike},
+    import::{failed_before, running, spent_message, succeeded, unlike},
     start::{name_for, start},
 };
 use crate::{
-    api::{ConditionType, GoldenImageStatus, TargetStatus, is_true},
+    api::{ConditionType, GoldenImageStatus, TargetStatus, find_condition, is_true},
     model::{Access, GoldenName, Image, Target},
     rules::{
         Reason,
-        class::duplicate_class,
+        class::taken_class,
         modes::{Modes, profile_change},
         taken_name_message,
     },
@@ -81,13 +81,21 @@ pub(super) fn progress(draft: &mut Draft<'_>) -> Vec<TargetState> {
     let mut states = Vec::new();
     for (index, (target, view)) in image.targets.iter().zip(&observed.targets).enumerate() {
         let mut status = draft.status.targets[index].clone();
-        // The first of two targets of one class keeps it; the later one makes nothing. So does a golden whose target was taken out.
-        let twice = || duplicate_class(&resolved[..=index]).map(|trouble| format!("{trouble}."));
+        // Of two targets of one class the one that has a golden keeps it, else the first; the other makes nothing. So does a golden whose
+        // target was taken out.
+        let twice = || {
+            let is_made = |other: usize| draft.status.targets.get(other).is_some_and(|target| target.golden.is_some());
+            taken_class(index, &resolved, is_made).map(|trouble| format!("{trouble}."))
+        };
         let taken =
             status.golden.is_none().then(|| twice().or_else(|| still_there(&draft.status, wanted.len(), resolved[index]))).flatten();
         let state = match taken {
             Some(trouble) => TargetState::trouble(Reason::DuplicateClass, trouble),
-            None => one(draft, target, view, &mut status),
+            None => match seen_for(draft, view, &status) {
+                Seen::ForIt => one(draft, target, view, &mut status),
+                Seen::ForAnother => one(draft, target, &unseen(view), &mut status),
+                Seen::TooEarly => TargetState::working(Reason::Resolving, "Its golden has its name now, and is looked at next."),
+            },
         };
         if !state.trouble {
             // A failure stays on record while its retry runs, and goes when the golden is Ready.
@@ -99,6 +107,48 @@ pub(super) fn progress(draft: &mut Draft<'_>) -> Vec<TargetState> {
         states.push(state);
     }
     states
+}
+
+/// Whether the spool's disk may go, as far as this golden is concerned: it is there, it is to go, or what keeps it from being made is no
+/// matter of time. One that is lost needs the disk to be made anew, whatever is on record of it.
+pub fn needs_no_disk(status: &TargetStatus) -> bool {
+    let ready = find_condition(&status.conditions, ConditionType::Ready);
+    ready.is_some_and(|ready| {
+        let is_over = |reason: Reason| reason.is_terminal() || matches!(reason, Reason::Retiring | Reason::Retired);
+        ready.status == "True" || ready.reason.parse().is_ok_and(is_over)
+    })
+}
+
+/// For which golden a target was looked at.
+enum Seen {
+    /// The one that it has, or would have.
+    ForIt,
+    /// One that another target has by now, and no other name is known yet.
+    ForAnother,
+    /// Under another name than it has by now, which this decision itself brought about: the status is written, and that wakes the image.
+    TooEarly,
+}
+
+/// Until a golden is on record every target is looked at under the name without a class; only one of them has it. What stands under
+/// another name may be anybody's, and what was not looked at may be there.
+fn seen_for(draft: &Draft<'_>, view: &ObservedTarget, status: &TargetStatus) -> Seen {
+    if status.golden.is_some() {
+        return Seen::ForIt;
+    }
+    let class = if let ClassChoice::Found(class) = &view.class { Some(&class.name) } else { None };
+    let Some(Ok(name)) = name_for(draft, class) else { return Seen::ForIt };
+    if draft.status.targets.iter().any(|other| other.golden.as_deref() == Some(name.as_str())) {
+        return Seen::ForAnother;
+    }
+    match &view.name {
+        Some(seen) if *seen != name => Seen::TooEarly,
+        _ => Seen::ForIt,
+    }
+}
+
+/// A target without what was seen of a golden that is not its own.
+fn unseen(view: &ObservedTarget) -> ObservedTarget {
+    ObservedTarget { name: None, taken_by: None, class: view.class.clone(), golden: GoldenView::default(), quotas: view.quotas.clone() }
 }
 
 /// The golden of a target that was taken out, where it is in this class; `wanted` is how many targets the spec has.
@@ -122,8 +172,31 @@ fn one(draft: &mut Draft<'_>, target: &Target, view: &ObservedTarget, status: &m
         },
         _ => make(draft, target, view, status, recorded.clone()),
     };
+    if let Some(spent) = spent(&state, status, draft.settings.import_attempts) {
+        state = spent;
+    }
     state.remarks = remarks(target, view, status, state.ready);
     state
+}
+
+/// R9: once the attempts are spent that stays told until one succeeds. A slow retry that runs is no recovery yet, nor is a DataVolume
+/// that is on its way out.
+fn spent(state: &TargetState, status: &TargetStatus, limit: i32) -> Option<TargetState> {
+    let is_spent = status.last_failure.is_some() && (status.attempts > limit || status.attempts >= limit && status.started_time.is_none());
+    // What the image itself waits for says more.
+    let is_elsewhere = matches!(state.reason, Reason::Suspended | Reason::Fetching | Reason::Resolving);
+    if !is_spent || state.ready || state.terminal || is_elsewhere {
+        return None;
+    }
+    if state.trouble {
+        return Some(TargetState { terminal: true, message: spent_message(&state.message, status.attempts), ..state.clone() });
+    }
+    let failed = failed_before(status, limit);
+    let message = match state.message.as_str() {
+        "" => failed.message,
+        now => format!("{} Now: {}, {now}", failed.message, state.reason),
+    };
+    Some(TargetState { message, needs_disk: state.needs_disk, ..failed })
 }
 
 /// What a hoster should know besides: none of it stops anything.
@@ -148,6 +221,17 @@ fn remarks(target: &Target, view: &ObservedTarget, status: &TargetStatus, is_rea
         }
         if let Some(change) = profile_changed(target, class, status).filter(|_| is_ready) {
             remark(ConditionType::ProfileChanged, Reason::ProfileChanged, change);
+        }
+    }
+    if let ClassChoice::Missing(class) = &view.class
+        && is_ready
+    {
+        let told = format!("StorageClass {class}, which the golden is in, does not exist any more: nothing can be cloned from it");
+        remark(ConditionType::CloneLimited, Reason::CannotCloneWell, told);
+        if target.class.is_none() {
+            let drift =
+                format!("the golden is in StorageClass {class}, which was the default when it was made and does not exist any more");
+            remark(ConditionType::DefaultClassDrift, Reason::DefaultClassDrift, drift);
         }
     }
     // Until the golden is made this is what keeps it from being made, and stands in `Ready`.
@@ -194,12 +278,22 @@ fn made(draft: &mut Draft<'_>, golden: &GoldenName, uid: String, view: &Observed
             }
         };
     };
+    let refills = |volume: &DataVolumeView| volume.ours && volume.phase != "Succeeded" && claim.controller.as_ref() == Some(&volume.uid);
+    if claim.uid != uid && !claim.bound && !claim.terminating && volume.as_ref().is_some_and(refills) {
+        let message = format!("The PVC {golden} is gone although its DataVolume is there, for which CDI has made an empty one.");
+        return Some(TargetState::trouble(Reason::GoldenMissing, message));
+    }
     if let Some(message) = adopt::replaced(golden.as_str(), Some(&uid), &view.golden) {
         let taken = adopt::restored(draft, golden, view, status);
         return Some(taken.unwrap_or_else(|| TargetState::trouble(Reason::GoldenReplaced, message)));
     }
     if claim.terminating || volume.as_ref().is_some_and(|volume| volume.terminating) {
-        return Some(TargetState::trouble(Reason::GoldenTerminating, format!("The golden {golden} is being deleted.")));
+        let stays = volume.as_ref().is_some_and(|volume| claim.heeds(volume) && !volume.terminating);
+        let message = match stays {
+            true => format!("The PVC {golden} is being deleted, and its DataVolume is not: delete that as well once the PVC is gone."),
+            false => format!("The golden {golden} is being deleted."),
+        };
+        return Some(TargetState::trouble(Reason::GoldenTerminating, message));
     }
     if claim.lost || !claim.bound {
         return Some(TargetState::trouble(Reason::ClaimLost, format!("The PVC {golden} is not bound to its volume any more.")));

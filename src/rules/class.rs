@@ -129,13 +129,14 @@ pub fn target_class<'a>(stated: &str, classes: &'a Classes) -> Result<&'a ClassF
     classes.get(stated).ok_or_else(|| ClassTrouble::NotFound(stated.to_owned()))
 }
 
-/// `DuplicateClass`: two targets of one image that resolve to one class. Targets not resolved yet are `None`.
-pub fn duplicate_class(resolved: &[Option<&str>]) -> Option<ClassTrouble> {
-    resolved.iter().enumerate().find_map(|(second, class)| {
-        let class = (*class)?;
-        let first = resolved[..second].iter().position(|earlier| *earlier == Some(class))?;
-        Some(ClassTrouble::Duplicate { class: class.to_owned(), targets: (first, second) })
-    })
+/// `DuplicateClass`: whether another target of the image has the class of this one, which has no golden. The other is one that has its
+/// golden, wherever it stands, or an earlier one. Targets not resolved yet are `None`.
+pub fn taken_class(index: usize, resolved: &[Option<&str>], is_made: impl Fn(usize) -> bool) -> Option<ClassTrouble> {
+    let class = (*resolved.get(index)?)?;
+    let of_class = |other: &usize| *other != index && resolved[*other] == Some(class);
+    let others = || (0..resolved.len()).filter(of_class);
+    let other = others().find(|other| is_made(*other)).or_else(|| others().find(|other| *other < index))?;
+    Some(ClassTrouble::Duplicate { class: class.to_owned(), targets: (index.min(other), index.max(other)) })
 }
 
 /// `DefaultClassDrift`: a target that named no class was frozen to one that is no longer the default. Nothing changes; the message says so.
@@ -195,12 +196,22 @@ mod tests {
         assert_eq!(target_class("", &Classes::new()).expect_err("none").reason(), Reason::NoDefaultClass);
     }
 
+    /// Which of the targets have their golden: the class is theirs, wherever they stand.
     #[rstest]
-    #[case(&[], None)]
-    #[case(&[Some("a"), Some("b"), None, None], None)]
-    #[case(&[Some("a"), None, Some("b"), Some("a")], Some((0, 3)))]
-    fn two_targets_of_one_class(#[case] resolved: &[Option<&str>], #[case] expected: Option<(usize, usize)>) {
-        let found = duplicate_class(resolved).map(|trouble| match trouble {
+    #[case::alone(0, &[Some("a")], &[], None)]
+    #[case::others(2, &[Some("a"), Some("b"), None, None], &[0, 1], None)]
+    #[case::not_resolved(2, &[Some("a"), None, None], &[], None)]
+    #[case::the_first_keeps_it(0, &[Some("a"), None, Some("b"), Some("a")], &[], None)]
+    #[case::the_later_does_not(3, &[Some("a"), None, Some("b"), Some("a")], &[], Some((0, 3)))]
+    #[case::put_in_front_of_a_made_one(0, &[Some("a"), Some("b"), Some("a")], &[2], Some((0, 2)))]
+    #[case::put_behind_a_made_one(1, &[Some("a"), Some("a")], &[0], Some((0, 1)))]
+    fn r12_two_targets_of_one_class(
+        #[case] index: usize,
+        #[case] resolved: &[Option<&str>],
+        #[case] made: &[usize],
+        #[case] expected: Option<(usize, usize)>,
+    ) {
+        let found = taken_class(index, resolved, |other| made.contains(&other)).map(|trouble| match trouble {
             ClassTrouble::Duplicate { targets, .. } => targets,
             other => panic!("{other}"),
         });

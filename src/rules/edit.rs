@@ -13,13 +13,30 @@ pub struct FrozenChange {
     pub new: String,
 }
 
+/// How far a target is bound by its golden.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Freeze {
+    /// None was begun: it may be corrected or taken away.
+    Free,
+    /// One was begun and none was made: it may be corrected, and taken away as one that was made may.
+    Begun,
+    /// One was made, or is being made.
+    Made,
+}
+
+impl From<bool> for Freeze {
+    fn from(is_made: bool) -> Self {
+        if is_made { Self::Made } else { Self::Free }
+    }
+}
+
 /// R4: the edits of frozen fields from `old` to `new`. A quantity spelled another way is no edit; `digest` may be set once.
 ///
-/// `is_made` says of a class, as a target names it (empty: the default one), whether its golden exists, which freezes that target;
-/// before, it may still be corrected or taken away, whatever its siblings are. A frozen target may be taken out, which has its golden
+/// `freeze` says of a class, as a target names it (empty: the default one), how far its golden binds that target; until one is made it
+/// may still be corrected, whatever its siblings are. A frozen target may be taken out, which has its golden
 /// go (R23), but by no edit that adds another: that would be its class changed, and the golden that pools name gone for one of
 /// another name.
-pub fn frozen_changes(old: &Image, new: &Image, is_made: impl Fn(&str) -> bool) -> Vec<FrozenChange> {
+pub fn frozen_changes<F: Into<Freeze>>(old: &Image, new: &Image, freeze: impl Fn(&str) -> F) -> Vec<FrozenChange> {
     let mut changes = Vec::new();
     let mut compare = |field: &str, old: String, new: String| {
         if old != new {
@@ -39,11 +56,16 @@ pub fn frozen_changes(old: &Image, new: &Image, is_made: impl Fn(&str) -> bool) 
     let usages = |image: &Image| image.usages.iter().map(|usage| usage.as_str()).collect::<Vec<_>>().join(", ");
     compare("usages", usages(old), usages(new));
     let adds_a_class = new.targets.iter().any(|target| old.targets.iter().all(|known| known.class != target.class));
-    for target in old.targets.iter().filter(|target| is_made(target.requested_class())) {
+    for target in &old.targets {
+        let freeze = freeze(target.requested_class()).into();
+        if freeze == Freeze::Free {
+            continue;
+        }
         let class = target.class.as_ref().map_or("the default class", |class| class.as_str());
         match new.targets.iter().find(|other| other.class == target.class) {
             None if !adds_a_class => {}
             None => compare(&format!("storage.targets ({class})"), describe(target), "removed".to_owned()),
+            Some(_) if freeze == Freeze::Begun => {}
             Some(other) => compare(&format!("storage.targets ({class})"), describe(target), describe(other)),
         }
     }
@@ -230,6 +252,16 @@ mod tests {
         assert_eq!(frozen_changes(&old, &with(json!([{}])), is_made), []);
         let changes = frozen_changes(&old, &with(json!([{ "storageClassName": "other" }])), is_made);
         assert_eq!(changes.iter().map(|change| change.field.as_str()).collect::<Vec<_>>(), ["storage.targets (the default class)"]);
+    }
+
+    /// An attempt that made nothing leaves a record: the target may be corrected, and is taken out as a made one is.
+    #[test]
+    fn r4_a_target_whose_attempts_made_nothing_may_be_corrected() {
+        let with = |targets: Value| http(URL, json!({ "storage": { "targets": targets } }));
+        let old = with(json!([{ "storageClassName": "a" }]));
+        let changes = |new: Value| frozen_changes(&old, &with(new), |_| super::Freeze::Begun).len();
+        assert_eq!(changes(json!([{ "storageClassName": "a", "volumeMode": "Block", "size": "6Gi" }])), 0);
+        assert_eq!(changes(json!([{ "storageClassName": "b" }])), 1);
     }
 
     /// Taken out, a target's golden goes through the fence; exchanged, it was edited.

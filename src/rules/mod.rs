@@ -33,7 +33,7 @@ pub mod secret_review;
 pub mod size;
 pub mod stuck;
 
-pub use edit::{FrozenChange, duplicate_message, frozen_changes, frozen_message, taken_name_message};
+pub use edit::{Freeze, FrozenChange, duplicate_message, frozen_changes, frozen_message, taken_name_message};
 pub use import::{CdiCondition, ImportFacts, ImporterFacts, Told, import_trouble};
 pub use precedence::Precedence;
 pub use reason::Reason;

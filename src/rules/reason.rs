@@ -189,7 +189,7 @@ reasons! {
     /// Another volume stands under the golden's name (R7).
     GoldenReplaced { terminal: false, remedy: "Restore the recorded volume, annotate the PVC `kubernetes-worker-image.cozystack.io/adopt` with its own UID to have it taken over as it is, or retire the image by force and undo that to have the golden made anew." }
     /// The golden's DataVolume or PVC is being deleted.
-    GoldenTerminating { terminal: false, remedy: "It is made anew from the spool once it is gone." }
+    GoldenTerminating { terminal: false, remedy: "It is made anew from the spool once its PVC and its DataVolume are gone." }
     /// The golden's PVC is gone although it was Ready.
     GoldenMissing { terminal: false, remedy: "It is not imported again silently: delete the DataVolume to have it made anew." }
     /// A pod uses the golden (R26).

@@ -73,6 +73,12 @@ impl Volume {
         self.minimum.map_or(claim, |minimum| claim.max(minimum))
     }
 
+    /// The smallest size to ask CDI for: the class's minimum on a device. Where a file system's share comes on top, CDI holds the class's
+    /// minimum against the claim with that share in it, so a size that had the minimum in it already would be inflated twice.
+    pub fn least(self) -> Option<DiskSize> {
+        self.minimum.filter(|_| self.mode == VolumeMode::Block)
+    }
+
     /// What CDI asks storage for when a disk states `size`: completed and inflated for `spec.storage`, as written for a claim.
     pub fn requested(self, size: DiskSize, shape: Shape) -> DiskSize {
         match shape {

@@ -76,6 +76,8 @@ pub struct Facts {
     pub bytes_sent: u64,
     /// `GET` requests whose whole disk was handed to the connection.
     pub full_downloads: u64,
+    /// When the last of those was through.
+    pub last_download: Option<SystemTime>,
     /// Requests without the right token.
     pub wrong_tokens: u64,
     /// When the last of those came, and from where.
@@ -300,7 +302,10 @@ impl OpenRequest {
 
     /// Notes that the whole disk was handed to the connection.
     pub(super) fn sent_all(&self) {
-        self.entry.note(|facts| facts.full_downloads += 1);
+        self.entry.note(|facts| {
+            facts.full_downloads += 1;
+            facts.last_download = Some(SystemTime::now());
+        });
     }
 
     fn tell(&self) {

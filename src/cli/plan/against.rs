@@ -14,7 +14,7 @@ use crate::{
     foreign::{Claim, DataVolume},
     golden::{Foretold, foretell, observe, wanted},
     model::{Identity, Image, SchematicId, Target},
-    rules::{Reason, duplicate_message, frozen_changes, frozen_message, taken_name_message},
+    rules::{Freeze, Reason, duplicate_message, frozen_changes, frozen_message, taken_name_message},
 };
 
 /// What is there.
@@ -75,8 +75,8 @@ pub(super) fn hold_against(report: &mut Report, candidates: &[Candidate], ids: &
         let identity = image.identity(id.as_ref());
         match (own, identity.as_ref().and_then(|identity| Some((identity, owners.get(identity)?)))) {
             (Some(object), _) => {
-                let is_made = |class: &str| object.status.as_ref().is_some_and(|status| status.has_golden(class));
-                let changes = parse_image(object).map(|live| frozen_changes(&live, image, is_made)).unwrap_or_default();
+                let freeze = |class: &str| object.status.as_ref().map_or(Freeze::Free, |status| status.freeze(class));
+                let changes = parse_image(object).map(|live| frozen_changes(&live, image, freeze)).unwrap_or_default();
                 if !changes.is_empty() {
                     refuse(Reason::EntryEdited, frozen_message(&candidate.shown(), &changes));
                 }

@@ -83,8 +83,8 @@ impl Term {
     ) -> Result<Option<()>, ActError> {
         let name = &observed.metadata.name;
         let mut did = (!decision.before.is_empty()).then_some(());
-        if decision.status.targets.iter().all(|target| target.claim_uid.is_some() && target.started_time.is_none()) {
-            // Every golden is made: the disk may be evicted when room is needed.
+        if decision.status.targets.iter().all(golden::needs_no_disk) {
+            // The disk may be evicted when room is needed.
             self.memory.with(uid, |image| image.disk = None);
         }
         if decision.status != observed.status {

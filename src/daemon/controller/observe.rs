@@ -187,14 +187,19 @@ impl Term {
                 let seconds = at.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
                 began.as_ref().is_some_and(|began| i64::try_from(seconds).unwrap_or(0) >= began.0.as_second())
             };
+            // What an importer of an earlier attempt did says nothing of this one's.
+            let is_of_this = facts.last_request.is_some_and(since);
+            // Whoever asked again after that has begun again.
+            let is_whole = |at| since(at) && facts.last_request.is_none_or(|last| last <= at);
+            target.golden.is_downloaded = facts.last_download.is_some_and(is_whole);
             let refused = self.registry.handshake_failures().iter().any(|failure| failure.certificate_refused && since(failure.time));
             let lately = self.shared.settings.import_deadline / 5;
             let is_late = |at: std::time::SystemTime| at.elapsed().is_ok_and(|since| since < lately);
             target.golden.is_pulling = facts.open_requests > 0 || facts.last_request.is_some_and(is_late);
             target.golden.importer = ImporterFacts {
-                connected: facts.requests > 0,
+                connected: is_of_this,
                 wrong_token: facts.last_wrong_token.is_some_and(|(at, _)| facts.last_request.is_none_or(|last| last < at)),
-                tls_failed: refused && facts.requests == 0,
+                tls_failed: refused && !is_of_this,
             };
         }
         self.memory.with(uid, |image| {
