@@ -20,7 +20,7 @@ use std::{
     process::ExitCode,
 };
 
-use golden_catalog::artifact::{Limits, Prober, Watch, ingest, ingest_stream, inspect_qcow2};
+use golden_catalog::artifact::{Limits, Prober, Watch, ingest, ingest_stream, inspect_qcow2, preview};
 use lab::{Lab, MIB};
 use rounds::{Drip, Random, verdict};
 
@@ -37,8 +37,21 @@ fn spoil(random: &mut Random, bytes: &[u8]) -> Vec<u8> {
     pack(random, bytes)
 }
 
-/// Takes one case in; an outcome, or what is wrong with it.
+/// Takes one case in, and holds a look at its first mebibyte against that; an outcome, or what is wrong with it.
 fn take(lab: &Lab, bytes: &[u8], step: usize, limits: &Limits) -> Result<String, String> {
+    let outcome = taken(lab, bytes, step, limits)?;
+    let head = &bytes[..bytes.len().min(Prober::MAX)];
+    match preview(head, Some(bytes.len() as u64), head.len() == bytes.len(), limits) {
+        Err(error) if outcome.ends_with(": taken") => Err(format!("taken, but a look says {error}")),
+        // The room that was reserved is nothing that a look knows of.
+        Ok(seen) if seen.is_whole && ![": taken", ": SpoolFull"].iter().any(|end| outcome.ends_with(end)) => {
+            Err(format!("seen whole, but {outcome}"))
+        }
+        _ => Ok(outcome),
+    }
+}
+
+fn taken(lab: &Lab, bytes: &[u8], step: usize, limits: &Limits) -> Result<String, String> {
     let mut prober = Prober::new(Some(bytes.len() as u64), limits);
     let mut probe = None;
     for piece in bytes.chunks(step) {

@@ -17,7 +17,7 @@ use std::{
     process::ExitCode,
 };
 
-use golden_catalog::artifact::{LayerProber, Limits, Watch, ingest_layer, inspect_qcow2, scan_layer};
+use golden_catalog::artifact::{LayerProber, Limits, Watch, ingest_layer, inspect_qcow2, preview_layer, scan_layer};
 use lab::{Lab, MIB};
 use rounds::{Drip, Random, verdict};
 
@@ -25,8 +25,24 @@ fn main() -> ExitCode {
     rounds::run("layer", seeds, spoil, take)
 }
 
-/// Takes one case in; an outcome, or what is wrong with it.
+/// Takes one case in, and holds a look at its first mebibyte against that; an outcome, or what is wrong with it.
 fn take(lab: &Lab, bytes: &[u8], step: usize, limits: &Limits) -> Result<String, String> {
+    let outcome = taken(lab, bytes, step, limits)?;
+    let is_taken = outcome.ends_with(": taken");
+    match preview_layer(&bytes[..bytes.len().min(1 << 20)], bytes.len() as u64, limits) {
+        Err(error) if is_taken => Err(format!("taken, but a look says {error}")),
+        Ok(seen) if is_taken && (seen.missing.is_some() || matches!(seen.disk, Some(Err(_)))) => {
+            Err(format!("taken, but a look says {seen:?}"))
+        }
+        // The room that was reserved is nothing that a look knows of.
+        Ok(seen) if seen.is_whole && seen.disk.is_some() && !is_taken && !outcome.ends_with(": SpoolFull") => {
+            Err(format!("seen whole, but {outcome}"))
+        }
+        _ => Ok(outcome),
+    }
+}
+
+fn taken(lab: &Lab, bytes: &[u8], step: usize, limits: &Limits) -> Result<String, String> {
     let mut prober = LayerProber::new(bytes.len() as u64, limits);
     let mut probe = Ok(None);
     for piece in bytes.chunks(step) {

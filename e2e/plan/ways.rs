@@ -44,7 +44,37 @@ fn mirrors_and_limits_come_from_the_daemons_settings() {
     let config = desk.file("settings.yaml", "largestdisk: 64Mi\n");
     let answer = desk.plan(&["-f", arg(&list), "--config", arg(&config)]);
     assert_eq!(answer.code, Some(64));
-    assert!(answer.stderr.contains("largestdisk"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("settings.yaml:1:") && answer.stderr.contains("largestdisk"), "{}", answer.stderr);
+}
+
+/// The chart's own values, with what it leaves empty, are read as they stand: planned, as `--config`, and as its ConfigMap.
+#[test]
+fn the_settings_of_the_charts_values_are_the_daemons() {
+    let (shop, desk) = (Shop::open(), Desk::new());
+    let chart = include_str!("../../helm/kubernetes-worker-image/values.yaml");
+    let mirror = format!("    mirrors: {{images.invalid: ['{}']}}\n", shop.url(""));
+    let image = "images:\n- {name: a, url: 'https://images.invalid/noble.qcow2'}\n";
+    let (with_mirror, with_image) = (chart.replacen("    mirrors: {}\n", &mirror, 1), chart.replacen("images: []\n", image, 1));
+    assert!(with_mirror != chart && with_image != chart, "the chart's values have both");
+    let values = desk.file("values.yaml", &with_mirror.replacen("images: []\n", image, 1));
+    let good = (Some(0), vec!["a Good".to_owned()]);
+    let answer = desk.plan(&["-f", arg(&values), "-o", "json"]);
+    assert_eq!((answer.code, answer.verdicts()), good, "{answer:?}");
+
+    let list = desk.file("list.yaml", &with_image);
+    let whole = desk.file("settings.yaml", &with_mirror);
+    let answer = desk.plan(&["-f", arg(&list), "--config", arg(&whole), "-o", "json"]);
+    assert_eq!((answer.code, answer.verdicts()), good, "{answer:?}");
+    let settings = json!({ "bandwidth": "", "egress": { "caBundle": "", "mirrors": { "images.invalid": [shop.url("")] } } }).to_string();
+    let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "data": { "settings.yaml": settings } }).to_string();
+    let map = desk.file("map.yaml", &map);
+    let answer = desk.plan(&["-f", arg(&list), "--config", arg(&map), "-o", "json"]);
+    assert_eq!((answer.code, answer.verdicts()), good, "{answer:?}");
+
+    let wrong = desk.file("wrong.yaml", &with_image.replacen("  workers: 8\n", "  workers: 0\n", 1));
+    let answer = desk.plan(&["-f", arg(&wrong)]);
+    assert_eq!((answer.code, answer.stdout.as_str()), (Some(64), ""), "{answer:?}");
+    assert!(answer.stderr.contains("wrong.yaml:") && answer.stderr.contains("`workers` must be at least 1"), "{}", answer.stderr);
 }
 
 #[test]
@@ -113,10 +143,11 @@ async fn an_image_with_credentials_is_asked_about_when_its_secret_is_given() {
     };
 
     let answer = desk.plan(&files);
+    assert_eq!((answer.code, answer.verdicts()), (Some(2), vec!["a Unknown ReferenceNotFound".to_owned()]), "{answer:?}");
+    let told = answer.json()["images"][0]["problems"][0].to_string();
+    assert!(told.contains("the Secret reg") && told.contains("--secrets FILE") && !told.contains("are others"), "{told}");
+    let answer = desk.plan(&["-f", arg(&list), "--offline", "-o", "json"]);
     assert_eq!((answer.code, answer.verdicts()), (Some(0), vec!["a Accepted".to_owned()]), "{answer:?}");
-    let warning = answer.json()["images"][0]["warnings"][0].as_str().unwrap_or_default().to_owned();
-    assert!(warning.contains("the Secret reg") && warning.contains("--secrets FILE"), "{warning}");
-    assert_eq!(answer.json()["totals"]["notAsked"], 1);
 
     let given = |text: &str| desk.run(desk.command(BINARY), &[&files[..], &["--secrets", "-"]].concat(), Some(text));
     let answer = given(&secret("reg", PASSWORD));
@@ -125,7 +156,9 @@ async fn an_image_with_credentials_is_asked_about_when_its_secret_is_given() {
     let answer = given(&secret("reg", "hunter3-swordfish"));
     assert_eq!((answer.code, answer.verdicts()), (Some(1), vec!["a Refused Unauthorized".to_owned()]), "{answer:?}");
     assert!(!format!("{answer:?}").contains("hunter3"), "{answer:?}");
-    assert_eq!(given(&secret("other", PASSWORD)).verdicts(), ["a Accepted"]);
+    let answer = given(&secret("other", PASSWORD));
+    assert_eq!((answer.code, answer.verdicts()), (Some(2), vec!["a Unknown ReferenceNotFound".to_owned()]));
+    assert!(answer.stdout.contains("the Secrets that were given are others"), "{}", answer.stdout);
     let answer = given("kind: ConfigMap\n");
     assert_eq!(answer.code, Some(64));
     assert!(answer.stderr.contains("<stdin> holds no Secret"), "{}", answer.stderr);

@@ -32,7 +32,8 @@ impl Scene {
     }
 
     fn bench(&self) -> Bench {
-        let mirrors = json!({ self.origin.address.to_string(): [self.one.url(BASE), self.two.url("")] });
+        // With `v2`, a base says itself where the API is.
+        let mirrors = json!({ self.origin.address.to_string(): [self.one.url(&format!("{BASE}/v2")), self.two.url("")] });
         Bench::with(&self.authority, |settings| settings.mirrors = serde_json::from_value(mirrors).expect("mirrors"))
     }
 
@@ -143,4 +144,39 @@ async fn what_is_wrong_with_the_image_itself_is_not_asked_elsewhere() {
     let error = scene.bench().take(&reference(&scene.origin, &image), Vec::new()).await.expect_err("arm64 only");
     assert_eq!(error.reason(), Reason::WrongArchitecture, "{error}");
     assert_eq!((scene.two.connections(), scene.origin.connections()), (0, 0));
+}
+
+/// A mirror that wants a token is asked for one by the name that it has for the repository, and for no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_of_a_mirror_is_for_the_repository_under_its_prefix() {
+    let authority = Authority::new();
+    let (origin, mirror) = (Upstream::start_tls(&authority, &["127.0.0.1"]).await, Upstream::start_tls(&authority, &["127.0.0.1"]).await);
+    let prefixed = format!("proxy-ghcr/{REPOSITORY}");
+    let mut layout = Layout::default();
+    let image = layout.image("amd64", &[layer()], &[]);
+    layout.serve(&mirror, &prefixed);
+    let wanted = |repository: &str| {
+        let challenge = format!("Bearer realm=\"{}\",service=\"s\",scope=\"repository:{repository}:pull\"", mirror.url("/token"));
+        Answer::text(401, "{}").header("WWW-Authenticate", &challenge)
+    };
+    mirror.on("/token", Answer::text(200, r#"{"token":"hunter2-given"}"#));
+    let path = format!("/v2/{prefixed}/manifests/{image}");
+    mirror.sequence(&path, [wanted(&prefixed), layout.served(&image)]);
+    let bench = |base: &str| {
+        let mirrors = json!({ origin.address.to_string(): [mirror.url(base)] });
+        Bench::with(&authority, |settings| settings.mirrors = serde_json::from_value(mirrors).expect("mirrors"))
+    };
+    let prefix = bench("/proxy-ghcr");
+    let spooled = prefix.take(&reference(&origin, &image), vec![pair("hunter2")]).await.expect("from the mirror");
+    prefix.assert_disk(&spooled, &Disk::get().raw);
+    let asked = mirror.hits("/token");
+    assert!(!asked.is_empty() && asked.iter().all(|hit| hit.target.contains("scope=repository%3Aproxy-ghcr%2Fteam%2Fdisk%3Apull")));
+    assert!(mirror.all().iter().all(|hit| !hit.header("authorization").is_some_and(|shown| shown.starts_with("Basic"))));
+    assert_eq!(origin.connections(), 0);
+
+    // Without the prefix the mirror names it, and the answer says where to write it.
+    mirror.on(&manifest(&image), wanted(&prefixed));
+    origin.on(&manifest(&image), Answer::text(503, ""));
+    let error = bench("").take(&reference(&origin, &image), Vec::new()).await.expect_err("not there").to_string();
+    assert!(error.contains("write that into the mirror's address"), "{error}");
 }

@@ -130,3 +130,23 @@ async fn a_peek_knows_the_size_from_the_first_bytes() {
     assert_eq!(seen.format.as_deref(), Some("qcow2 in tar.gz"));
     assert!(served.read <= 1 << 20 && Some(served.read) < served.download, "{} of {:?}", served.read, served.download);
 }
+
+/// Harbor and others keep what they mirror under a prefix of their own.
+#[rstest]
+#[case::prefix("proxy-ghcr")]
+#[case::api_and_prefix("v2/proxy-ghcr/")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mirror_has_the_image_under_its_prefix(#[case] base: &str) {
+    let authority = Authority::new();
+    let registry = Registry::start(&authority, Guard::Open, PASSWORD).await;
+    let dir = TempDir::new().expect("dir");
+    let (from, ..) = layout(&dir);
+    let pushed = registry.push(&from, "single", "proxy-ghcr/workers/kairos", &[]);
+    let (_, digest) = pushed.split_once('@').expect("pinned");
+    let mirrors = serde_json::json!({ "ghcr.invalid": [format!("https://{}/{base}", registry.address)] });
+    let bench = Bench::with(&authority, |settings| settings.mirrors = serde_json::from_value(mirrors).expect("mirrors"));
+    let spooled = bench.take(&format!("ghcr.invalid/workers/kairos@{digest}"), Vec::new()).await.expect("from the mirror");
+    bench.assert_disk(&spooled, &Disk::get().raw);
+    let from = &spooled.record.artifact.resolved_url;
+    assert!(from.starts_with(&format!("https://{}/v2/proxy-ghcr/workers/kairos/blobs/", registry.address)), "{from}");
+}

@@ -1,8 +1,13 @@
 //! A scripted registry, for what real ones do not do.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use golden_catalog::{model::Architecture, rules::Reason, source::Credentials};
+use golden_catalog::{
+    intake::{Extent, peek},
+    model::{Architecture, DiskSize, Source},
+    rules::Reason,
+    source::{Credentials, OpenRequest},
+};
 use rstest::rstest;
 use serde_json::json;
 
@@ -282,3 +287,30 @@ async fn what_gnu_tar_writes_is_read(#[case] form: &[&str], #[case] name: &str) 
 
 const LONG: &str =
     "a-name-of-more-than-the-one-hundred-bytes-that-fit-into-a-plain-header-of-an-archive-since-nineteen-eighty-eight-or-so.img";
+
+/// Further on than a look goes (at most 1 MiB): `plan` claims nothing of it, and the daemon, which reads all of the layer once,
+/// holds the size against the disk before any of it is stored.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_far_behind_in_its_layer_is_not_seen_by_a_look_and_judged_by_an_intake() {
+    let (authority, upstream, bench) = registry().await;
+    let noise: Vec<u8> = (0..2_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+    let mut layout = Layout::default();
+    let image = layout.image("amd64", &[tar(&[("bin/noise", &noise), ("disk/disk.qcow2", &Disk::get().qcow2)])], &[]);
+    layout.serve(&upstream, REPOSITORY);
+    let reference = reference(&upstream, &image);
+    let ca = authority.pem();
+    let source = Source::ContainerDisk { reference: reference.parse().expect("reference"), architecture: Architecture::Amd64 };
+    let ask = OpenRequest { ca_bundle: Some(ca.as_bytes()), ..OpenRequest::new(&source) };
+    let served = peek(&bench.intake.egress, &bench.intake.limits, &ask, None).await.answer.expect("served");
+    let seen = served.judged.expect("nothing wrong was seen");
+    assert_eq!((seen.extent, seen.virtual_size), (Extent::NotSeen, None));
+    assert!(served.read <= 1 << 20, "{}", served.read);
+
+    let mut small = bench.request(&reference, Architecture::Amd64, Vec::new());
+    small.fits = Arc::new(|size: DiskSize| Err(format!("needs {size}")));
+    let error = bench.run(small).await.expect_err("too small");
+    assert_eq!((error.reason(), error.to_string()), (Reason::SizeTooSmall, "needs 24Mi".to_owned()));
+    assert_eq!(std::fs::read_dir(bench.root.path().join("disks")).expect("disks").count(), 0);
+    let spooled = bench.take(&reference, Vec::new()).await.expect("taken in");
+    bench.assert_disk(&spooled, &Disk::get().raw);
+}

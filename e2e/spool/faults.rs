@@ -286,6 +286,7 @@ async fn a_file_that_cannot_be_opened_read_cut_or_written_is_told_of_and_harms_n
     let mut told = BTreeMap::new();
     for (call, error) in [
         ("openat", "EIO"),
+        ("openat", "ENOSPC"),
         ("read", "EIO"),
         ("pread64", "EIO"),
         ("ftruncate", "EIO"),
@@ -315,4 +316,5 @@ async fn a_file_that_cannot_be_opened_read_cut_or_written_is_told_of_and_harms_n
     for call in ["openat", "read", "pread64", "ftruncate", "write"] {
         assert!(told.contains_key(&(call, "EIO")), "{call} was never reached: {told:?}");
     }
+    assert!(told.contains_key(&("openat", "ENOSPC")), "a full volume never met an open: {told:?}");
 }

@@ -83,7 +83,9 @@ if [ "$failed_steps" = 0 ]; then
   wanted unit && step 'documentation tests' cargo test --doc
   foreground=()
   if [ "$places" -gt 1 ]; then
-    for name in $tests; do listed alone "$name" || run beside "$name"; done
+    # The longest first, so that none of them is left to itself in the end.
+    longest=$(jq -r '.packages[0].metadata.e2e.longest[]' <<<"$metadata")
+    for name in $(awk '!known[$0]++' <<<"$longest"$'\n'"$tests"); do listed alone "$name" || run beside "$name"; done
     together
   fi
   # As a step, Ctrl-C reaches the test itself.

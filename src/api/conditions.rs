@@ -44,6 +44,50 @@ pub enum ConditionType {
 }
 
 impl ConditionType {
+    /// Every type, in the order of the documentation.
+    pub const ALL: [Self; 17] = [
+        Self::Accepted,
+        Self::Resolved,
+        Self::Verified,
+        Self::Ready,
+        Self::Available,
+        Self::InUse,
+        Self::Stalled,
+        Self::Reconciling,
+        Self::DefaultClassDrift,
+        Self::UpstreamChanged,
+        Self::EntryEdited,
+        Self::Unlisted,
+        Self::InUseByPod,
+        Self::CloneLimited,
+        Self::ProfileChanged,
+        Self::Retiring,
+        Self::WriteRefused,
+    ];
+
+    /// What True means, as a sentence for people.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Accepted => "The spec is sane and nothing stands in its way.",
+            Self::Resolved => "Upstream answered, and what it offers is known.",
+            Self::Verified => "The bytes were verified. Unknown for a golden that was taken over.",
+            Self::Ready => "Every target can be cloned; of a target: it can be cloned.",
+            Self::Available => "One target at least can be cloned.",
+            Self::InUse => "Something needs a golden of the image. Unknown while not every consumer is known.",
+            Self::Stalled => "It will not come right without a change. Present only when True, as all that follow.",
+            Self::Reconciling => "Work is under way.",
+            Self::DefaultClassDrift => "The cluster's default StorageClass is another than the golden's.",
+            Self::UpstreamChanged => "Upstream serves other bytes now than were taken (R6).",
+            Self::EntryEdited => "The entry in values differs from its image in a frozen field (R4).",
+            Self::Unlisted => "The entry is no longer in values (R24).",
+            Self::InUseByPod => "A pod uses a golden, so that clones wait (R26).",
+            Self::CloneLimited => "Clones in the StorageClass are slow, limited or impossible.",
+            Self::ProfileChanged => "The StorageProfile would have the golden made otherwise today.",
+            Self::Retiring => "The goldens, or one of them, are to go when nothing needs them (R23).",
+            Self::WriteRefused => "The API server refuses a write that nothing else waits for; it is tried again.",
+        }
+    }
+
     /// The type as it is written.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -11,7 +11,7 @@ mod upgrade;
 
 pub use conditions::{ConditionSet, ConditionType, find_condition, is_true};
 pub use crd::{crd, crd_yaml};
-pub use parse::{FieldError, FieldErrors, parse_image};
+pub use parse::{FieldError, FieldErrors, ONE_SCHEMATIC, parse_image};
 pub use read::{add_untold, read_spec, unquoted};
 pub use spec::{
     AccessSpec, ConfigMapKeyReference, ContainerDiskSource, DeletionPolicy, GoldenImage, GoldenImageSpec, HttpSource, OperatingSystem,

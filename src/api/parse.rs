@@ -84,12 +84,12 @@ pub fn parse_image(object: &GoldenImage) -> Result<Image, FieldErrors> {
     let credentials: Option<SecretName> =
         errors.parse("spec.credentialsSecretRef.name", spec.credentials_secret_ref.as_ref().map(|reference| reference.name.as_str()));
     let access = parse_access(spec, &mut errors);
-    let operating_system = source.as_ref().map(|source| operating_system(spec, source, &mut errors));
-    if matches!(source, Some(Source::ContainerDisk { .. })) && spec.digest.is_some() {
+    let operating_system = operating_system(spec, source.as_ref(), &mut errors);
+    if spec.source.container_disk.is_some() && spec.digest.is_some() {
         errors.push("spec.digest", "is not for container disks: their `reference` pins them (R2)");
     }
     let image = (|| {
-        let (source, operating_system) = (source?, operating_system?);
+        let source = source?;
         let worker = matches!(source, Source::TalosFactory(_)) || operating_system.family.as_deref() == Some(container::KAIROS);
         let mut usages = spec.usages.clone().unwrap_or_else(|| vec![if worker { Usage::Worker } else { Usage::VirtualMachine }]);
         usages.sort_unstable();
@@ -126,8 +126,11 @@ fn parse_source(source: &SourceSpec, errors: &mut Collector) -> Option<Source> {
             let schematic = match (&talos.schematic_id, &talos.schematic) {
                 (Some(id), None) => errors.parse::<SchematicId>(&at("schematicID"), Some(id)).map(Schematic::Id),
                 (None, Some(document)) => schematic_document(&at("schematic"), document, errors),
-                _ => {
-                    errors.push(at("schematicID"), "exactly one of `schematicID` and `schematic` must be set");
+                (id, document) => {
+                    // What both are is told at once.
+                    errors.parse::<SchematicId>(&at("schematicID"), id.as_deref());
+                    document.as_ref().and_then(|document| schematic_document(&at("schematic"), document, errors));
+                    errors.push(at("schematicID"), ONE_SCHEMATIC);
                     None
                 }
             };
@@ -162,6 +165,16 @@ fn parse_source(source: &SourceSpec, errors: &mut Collector) -> Option<Source> {
         }
         _ => {
             errors.push("spec.source", "exactly one of `talosFactory`, `containerDisk` and `http` must be set");
+            // What is wrong with each of several is told at once.
+            let SourceSpec { talos_factory, container_disk, http } = source.clone();
+            let only = [
+                talos_factory.map(|talos| SourceSpec { talos_factory: Some(talos), ..SourceSpec::default() }),
+                container_disk.map(|disk| SourceSpec { container_disk: Some(disk), ..SourceSpec::default() }),
+                http.map(|http| SourceSpec { http: Some(http), ..SourceSpec::default() }),
+            ];
+            for source in only.into_iter().flatten() {
+                parse_source(&source, errors);
+            }
             None
         }
     }
@@ -194,6 +207,12 @@ fn schematic_document(field: &str, given: &serde_json::Value, errors: &mut Colle
     Some(Schematic::Document(document))
 }
 
+/// A Talos image of which not one thing says what is built into it.
+pub const ONE_SCHEMATIC: &str = "exactly one of `schematicID` and `schematic` must be set";
+
+/// Two targets of one class.
+pub(super) const NAMED_TWICE: &str = "each StorageClass may be named once";
+
 fn parse_targets(spec: &GoldenImageSpec, errors: &mut Collector) -> Vec<Target> {
     let Some(storage) = &spec.storage else { return vec![Target::default()] };
     if storage.targets.is_empty() || storage.targets.len() > 8 {
@@ -203,9 +222,11 @@ fn parse_targets(spec: &GoldenImageSpec, errors: &mut Collector) -> Vec<Target> 
     for (index, target) in storage.targets.iter().take(8).enumerate() {
         let at = |field: &str| format!("spec.storage.targets[{index}].{field}");
         let class = target.storage_class_name.as_deref().filter(|name| !name.is_empty());
+        let is_named = class.is_some();
         let class: Option<ClassName> = errors.parse(&at("storageClassName"), class);
-        if targets.iter().any(|other| other.class == class) {
-            errors.push(at("storageClassName"), "each StorageClass may be named once");
+        // What is no class's name was told already, and is not the default class.
+        if class.is_some() == is_named && targets.iter().any(|other| other.class == class) {
+            errors.push(at("storageClassName"), NAMED_TWICE);
         }
         targets.push(Target {
             class,
@@ -235,17 +256,22 @@ fn parse_access(spec: &GoldenImageSpec, errors: &mut Collector) -> Option<Access
             errors.push("spec.access.namespaceSelector", "goes with `policy: Selected`, and only with it");
             None
         }
-        _ => {
+        (_, selector) => {
             errors.push("spec.access.policy", "must be `AllTenants` or `Selected`");
+            if let Some(selector) = selector {
+                errors.take("spec.access.namespaceSelector", NamespaceSelector::try_from(selector.clone()));
+            }
             None
         }
     }
 }
 
-fn operating_system(spec: &GoldenImageSpec, source: &Source, errors: &mut Collector) -> OperatingSystemFacts {
+/// What is on the disk. Without a source, which was told, no rule that joins the two is asked.
+fn operating_system(spec: &GoldenImageSpec, source: Option<&Source>, errors: &mut Collector) -> OperatingSystemFacts {
     const VERSION: &str = "spec.operatingSystem.kubernetesVersion";
     let given = spec.operating_system.clone().unwrap_or_default();
     let kubernetes_version: Option<KubernetesVersion> = errors.parse(VERSION, given.kubernetes_version.as_deref());
+    let Some(source) = source else { return OperatingSystemFacts::default() };
     let from_source = match source {
         Source::TalosFactory(talos) => OperatingSystemFacts {
             family: Some("talos".to_owned()),

@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::yaml_fault;
 use crate::{
-    api::{FieldError, FieldErrors, GoldenImage, GoldenImageSpec, add_untold, parse_image, read_spec, unquoted},
-    model::{HttpUrl, Image, ImageName},
+    api::{FieldError, FieldErrors, GoldenImage, GoldenImageSpec, ONE_SCHEMATIC, add_untold, parse_image, read_spec, unquoted},
+    model::{Image, ImageName},
 };
 
 /// A list of images as values or the ConfigMap hold it.
@@ -133,6 +133,9 @@ pub(super) fn keys() -> impl Iterator<Item = &'static str> {
     TALOS_KEYS.into_iter().chain(SPEC_KEYS).chain(OTHER_KEYS)
 }
 
+const NAMELESS: &str = "must be given: only an entry with `schematicID` and `version` gets a name of its own";
+const VERSION: &str = "spec.source.talosFactory.version";
+
 /// Text, or a whole number as YAML reads one that is not quoted.
 fn text_of(value: Option<&Value>) -> Option<String> {
     match value? {
@@ -169,7 +172,10 @@ fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry,
     }
     let before = errors.len();
     let source = source_of(entry, defaults, &mut errors);
-    let source_is_told = errors.len() > before;
+    // What the source lacks, or has too much of, was told in the entry's own terms.
+    let is_told = |field: &str| errors[before..].iter().any(|error| error.field == field);
+    let (is_kind_told, is_version_told) =
+        (is_told("url"), is_told("version") || !KINDS.iter().chain(&["version"]).any(|key| entry.contains_key(*key)));
     let mut spec = Map::new();
     spec.insert("source".into(), source);
     for key in SPEC_KEYS {
@@ -196,27 +202,27 @@ fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry,
 
     // What is wrong with the entry's form hides nothing of what is wrong with its values.
     let (spec, mut wrong) = read_spec(spec);
-    if source_is_told {
-        wrong.retain(|error| !error.field.starts_with("spec.source"));
-        wrong.push(FieldError { field: "spec.source".into(), message: String::new() });
+    if is_version_told {
+        wrong.retain(|error| error.field != VERSION);
+        wrong.push(FieldError { field: VERSION.into(), message: String::new() });
     }
     let mut object = GoldenImage::new(given_name.as_deref().unwrap_or("unnamed"), spec);
     let image = parse_image(&object);
     if let Err(FieldErrors(found)) = &image {
-        add_untold(&mut wrong, found.clone());
+        let found = found.iter().filter(|error| !is_kind_told || error.message != ONE_SCHEMATIC);
+        add_untold(&mut wrong, found.cloned().collect());
     }
-    errors.extend(wrong.into_iter().filter(|error| !error.message.is_empty()).map(|error| in_terms_of_entry(error, os_key)));
+    let terms = Terms { os_key, is_short: !entry.get("storage").is_some_and(Value::is_object), defaults, entry };
+    errors.extend(wrong.into_iter().filter(|error| !error.message.is_empty()).map(|error| terms.of_entry(error)));
+    if entry.get("name").is_none_or(Value::is_null) && ["url", "reference", "schematic"].iter().any(|key| entry.contains_key(*key)) {
+        errors.push(FieldError { field: "name".into(), message: NAMELESS.into() });
+    }
     let mut image = match image {
         Ok(image) if errors.is_empty() => image,
         _ => return Err(fail(errors)),
     };
     if given_name.is_none() {
-        let name = derived_name(&image).ok_or_else(|| {
-            fail(vec![FieldError {
-                field: "name".into(),
-                message: "must be given: only an entry with `schematicID` and `version` gets a name of its own".into(),
-            }])
-        })?;
+        let name = derived_name(&image).ok_or_else(|| fail(vec![FieldError { field: "name".into(), message: NAMELESS.into() }]))?;
         object.metadata.name = Some(name.to_string());
         image.name = name;
     }
@@ -283,9 +289,6 @@ fn source_of(entry: &Map<String, Value>, defaults: &Defaults, errors: &mut Vec<F
         errors.push(FieldError { field: "imageFactoryURL".into(), message });
     }
     let former = text_or_error(entry, "imageFactoryURL", errors);
-    if let Some(Err(error)) = former.as_ref().map(|url| url.parse::<HttpUrl>()) {
-        errors.push(FieldError { field: "imageFactoryURL".into(), message: error.to_string() });
-    }
     if let Some(url) = former.or_else(|| defaults.factory_url.clone()) {
         talos.entry("factoryURL").or_insert(Value::String(url));
     }
@@ -370,23 +373,44 @@ fn quoted_version(key: &str, os: Option<&mut Value>, errors: &mut Vec<FieldError
     }
 }
 
-/// Where a field of a GoldenImage comes from in an entry; `os_key` is how the entry spells `operatingSystem`.
-fn in_terms_of_entry(error: FieldError, os_key: &str) -> FieldError {
-    let field = error
-        .field
-        .trim_start_matches("spec.")
-        .trim_start_matches("source.talosFactory.")
-        .trim_start_matches("source.http.")
-        .trim_start_matches("source.containerDisk.")
-        .replace("operatingSystem.kubernetesVersion", "kubernetesVersion")
-        .replace("storage.targets[0].size", "storage")
-        .replace("storage.targets[0].storageClassName", "storageClass")
-        .replace("metadata.name", "name");
-    let field = match field.strip_prefix("operatingSystem.") {
-        Some(part) => format!("{os_key}.{part}"),
-        None => field,
-    };
-    FieldError { field, message: error.message }
+/// Where a field of a GoldenImage comes from in an entry.
+struct Terms<'a> {
+    /// How the entry spells `operatingSystem`.
+    os_key: &'a str,
+    /// Whether its one target is written in the short form.
+    is_short: bool,
+    defaults: &'a Defaults,
+    entry: &'a Map<String, Value>,
+}
+
+impl Terms<'_> {
+    fn of_entry(&self, FieldError { field, mut message }: FieldError) -> FieldError {
+        let mut field = field
+            .trim_start_matches("spec.")
+            .trim_start_matches("source.talosFactory.")
+            .trim_start_matches("source.http.")
+            .trim_start_matches("source.containerDisk.")
+            .replace("operatingSystem.kubernetesVersion", "kubernetesVersion")
+            .replace("metadata.name", "name");
+        if self.is_short {
+            field = field.replace("storage.targets[0].size", "storage").replace("storage.targets[0].storageClassName", "storageClass");
+        }
+        if let Some(part) = field.strip_prefix("operatingSystem.") {
+            field = format!("{}.{part}", self.os_key);
+        }
+        let is_given = |key: &str| self.entry.get(key).is_some_and(|value| !value.is_null());
+        if field == "factoryURL" && is_given("imageFactoryURL") && !is_given("factoryURL") {
+            field = "imageFactoryURL".to_owned();
+        }
+        let has = |key: &str| text_of(self.entry.get(key)).is_some_and(|text| !text.is_empty());
+        if field == "storage" && !is_given("storage") && self.defaults.storage.is_some()
+            || field == "storageClass" && !has("storageClass") && self.defaults.storage_class.is_some()
+            || field == "factoryURL" && !has("factoryURL") && !has("imageFactoryURL") && self.defaults.factory_url.is_some()
+        {
+            message.push_str(" (it is the one that the list has for all its entries)");
+        }
+        FieldError { field, message }
+    }
 }
 
 #[cfg(test)]
@@ -474,6 +498,39 @@ mod tests {
         };
         assert_eq!(fields(0), ["colour", "platform", "os.version", "digest", "os.name", "name", "url", "storage"]);
         assert_eq!(fields(1), ["url", "name", "digest", "usages"]);
+    }
+
+    /// Field errors of one entry, with the message's beginning where that matters.
+    #[rstest]
+    // All of one source, beside a value of another type in it.
+    #[case("{name: a, schematicID: 5, version: 1.13, platform: [x], architecture: x86, factoryURL: 'ftp://f'}", &["schematicID", "platform", "version", "architecture", "factoryURL"])]
+    #[case("{name: a, url: 5, architecture: 64, kubernetesVersion: x, os: {family: kairos}}", &["url", "architecture", "kubernetesVersion"])]
+    #[case("{name: a, reference: nonsense, kubernetesVersion: x, digest: x}", &["reference", "digest", "digest", "kubernetesVersion"])]
+    #[case("{name: a, schematicID: A, schematic: 5, platform: UP}", &["url", "version", "schematicID", "schematic", "platform"])]
+    #[case("{name: a, url: nonsense, reference: nonsense}", &["url", "url"])]
+    #[case("{name: a, version: '1'}", &["url", "version"])]
+    #[case("{name: a}", &["url"])]
+    // A name that must be given is told with the rest.
+    #[case("{url: nonsense, storage: 0}", &["url", "storage", "name"])]
+    // The full form of one target has its own path, the short one its own.
+    #[case("{name: a, url: 'https://e.example/a', storage: {targets: [{size: 0, storageClassName: A_}]}}", &["storage.targets[0].size", "storage.targets[0].storageClassName"])]
+    #[case("{name: a, url: 'https://e.example/a', storage: {targets: [{size: 5}, {storageClassName: [x], size: 0}, {storageClassName: B_}]}}", &["storage.targets[0].size", "storage.targets[1].storageClassName", "storage.targets[1].size", "storage.targets[2].storageClassName"])]
+    #[case("{name: a, url: 'https://e.example/a', storage: 0, storageClass: A_}", &["storage", "storageClass"])]
+    fn nothing_waits_for_another_error_to_be_mended(#[case] entry: &str, #[case] expected: &[&str]) {
+        let list = read_list(&format!("images:\n- {entry}\n")).expect("list");
+        let errors = &list.entries[0].as_ref().expect_err(entry).errors;
+        let mut found: Vec<_> = errors.0.iter().map(|error| error.field.as_str()).collect();
+        let mut expected = expected.to_vec();
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "{errors}");
+    }
+
+    #[test]
+    fn a_wrong_default_of_the_list_is_told_as_such() {
+        let list = read_list("storageClass: A_\nimages:\n- {name: a, url: 'https://e.example/a'}\n").expect("list");
+        let error = list.entries[0].as_ref().expect_err("class").to_string();
+        assert!(error.contains("`storageClass`") && error.contains("the one that the list has"), "{error}");
     }
 
     #[rstest]

@@ -42,7 +42,7 @@ mod tests {
     #[rstest]
     #[case("spec.description", Some("\"a\\nb\""))]
     #[case(".spec.description", Some("\"a\\nb\""))]
-    #[case("spec.url", Some("\"https://e.example/a?…\""))]
+    #[case("spec.url", Some("\"https://…@e.example/a?…\""))]
     #[case("spec.broken", None)]
     #[case("spec.bare", None)]
     #[case("spec.note", Some("\"10: a?\""))]

@@ -246,6 +246,30 @@ impl Settings {
         WatchSettings { limit: self.watch_limit, ..WatchSettings::default() }
     }
 
+    /// Holds the settings against each other.
+    ///
+    /// # Errors
+    /// The first that makes no sense, with its field.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        let positive = |field, value: usize| {
+            if value == 0 { Err(SettingsError::Value { field, problem: "must be at least 1".into() }) } else { Ok(()) }
+        };
+        positive("maxConcurrentImports", self.max_concurrent_imports)?;
+        positive("maxConcurrentFetches", self.max_concurrent_fetches)?;
+        positive("workers", self.workers)?;
+        positive("backfillRate", usize::try_from(self.backfill_rate).unwrap_or(0))?;
+        positive("fetchAttempts", usize::try_from(self.fetch_attempts).unwrap_or(0))?;
+        positive("importAttempts", usize::try_from(self.import_attempts).unwrap_or(0))?;
+        if self.backoff_min > self.backoff_max {
+            return Err(SettingsError::Value { field: "backoffMin", problem: "must not be more than `backoffMax`".into() });
+        }
+        let lease = self.lease;
+        if lease.renew_deadline >= lease.duration || lease.retry_period >= lease.renew_deadline {
+            return Err(SettingsError::Value { field: "lease", problem: "must have `retryPeriod` < `renewDeadline` < `duration`".into() });
+        }
+        Ok(())
+    }
+
     /// What decisions depend on.
     pub fn golden(&self) -> golden::Settings {
         golden::Settings {
@@ -299,22 +323,7 @@ impl RunArguments {
             settings.egress.proxy = ProxySettings::from_variables(|name| std::env::var(name).ok())
                 .map_err(|error| SettingsError::Value { field: "HTTP_PROXY, HTTPS_PROXY, NO_PROXY", problem: error.to_string() })?;
         }
-        let positive = |field, value: usize| {
-            if value == 0 { Err(SettingsError::Value { field, problem: "must be at least 1".into() }) } else { Ok(()) }
-        };
-        positive("maxConcurrentImports", settings.max_concurrent_imports)?;
-        positive("maxConcurrentFetches", settings.max_concurrent_fetches)?;
-        positive("workers", settings.workers)?;
-        positive("backfillRate", usize::try_from(settings.backfill_rate).unwrap_or(0))?;
-        positive("fetchAttempts", usize::try_from(settings.fetch_attempts).unwrap_or(0))?;
-        positive("importAttempts", usize::try_from(settings.import_attempts).unwrap_or(0))?;
-        if settings.backoff_min > settings.backoff_max {
-            return Err(SettingsError::Value { field: "backoffMin", problem: "must not be more than `backoffMax`".into() });
-        }
-        let lease = settings.lease;
-        if lease.renew_deadline >= lease.duration || lease.retry_period >= lease.renew_deadline {
-            return Err(SettingsError::Value { field: "lease", problem: "must have `retryPeriod` < `renewDeadline` < `duration`".into() });
-        }
+        settings.check()?;
         self.spool_url()?;
         Ok(settings)
     }

@@ -54,7 +54,11 @@ impl InvalidValue {
     /// An error about `given`, which is shortened when it is very long, and shown without the secrets of an address that
     /// was written into the wrong field.
     pub fn new(what: &'static str, given: &str, accepted: impl Into<String>) -> Self {
-        let given = &public_words(given);
+        Self::shown(what, &public_words(given), accepted)
+    }
+
+    /// The same, where `given` holds nothing any more that must not be repeated.
+    pub fn shown(what: &'static str, given: &str, accepted: impl Into<String>) -> Self {
         let given =
             if given.chars().count() > Self::SHOWN { given.chars().take(Self::SHOWN).chain(['…']).collect() } else { given.to_owned() };
         Self { what, given, accepted: accepted.into() }

@@ -1,5 +1,6 @@
 //! Addresses as a message may repeat them: without credentials, query content and fragment, also where they cannot be read.
 
+use base64::Engine as _;
 use url::Url;
 
 /// Stands for what is not repeated.
@@ -17,30 +18,122 @@ pub fn public_url(url: &Url) -> String {
     shown.to_string().replace("%E2%80%A6", LEFT_OUT)
 }
 
-/// What was given as an address, as a message may repeat it: `…` where it cannot be read and may hide a secret.
+/// What was given as an address, as a message may repeat it: as it was written, with `…` for its credentials and for what its
+/// query holds; `…` alone where it cannot be read and may hide a secret.
 pub fn public_address(text: &str) -> String {
-    match Url::parse(text) {
-        Ok(url) if url.has_host() => public_url(&url),
+    without_tokens(&match Url::parse(text) {
+        Ok(url) if url.has_host() => as_written(text).unwrap_or_else(|| public_url(&url)),
         _ if may_hide_a_secret(text) => LEFT_OUT.to_owned(),
         _ => text.to_owned(),
-    }
+    })
 }
 
-/// Words of somebody else, with the addresses in them reduced to what may be shown, and without what looks like a token.
-/// White space stays as it is, and so does what hides nothing.
+/// An address less its secrets, otherwise letter by letter. `None` where the parser reads it in another way than it looks: past
+/// slashes too many, backslashes and control characters.
+fn as_written(text: &str) -> Option<String> {
+    if text.contains(|c: char| c == '\\' || c.is_control()) {
+        return None;
+    }
+    let plain = !text.contains(['@', '?', '#']);
+    let Some((scheme, rest)) = text.split_once("://").filter(|(_, rest)| !rest.starts_with('/')) else {
+        return plain.then(|| text.to_owned());
+    };
+    let (rest, query) = rest.split_once(['?', '#']).map_or((rest, ""), |(before, _)| (before, if text.contains('?') { "?…" } else { "" }));
+    let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+    let shown = authority.rsplit_once('@').map_or_else(|| authority.to_owned(), |(_, host)| format!("{LEFT_OUT}@{host}"));
+    Some(format!("{scheme}://{shown}{path}{query}"))
+}
+
+/// Words of somebody else, with the addresses in them reduced to what may be shown, and without what looks like a token or like
+/// the credentials of a header. White space stays as it is, and so does what hides nothing.
 pub fn public_words(text: &str) -> String {
-    text.split_inclusive(char::is_whitespace)
-        .map(|piece| {
-            let word = piece.trim_end_matches(char::is_whitespace);
-            public_word(word) + &piece[word.len()..]
-        })
-        .collect()
+    let mut shown = text.to_owned();
+    for _ in 0..MOST_LOOKS {
+        let again: String = without_header(&without_spaced_credentials(&shown))
+            .split_inclusive(char::is_whitespace)
+            .map(|piece| {
+                let word = piece.trim_end_matches(char::is_whitespace);
+                public_word(word) + &piece[word.len()..]
+            })
+            .collect();
+        if again == shown {
+            break;
+        }
+        shown = again;
+    }
+    shown
+}
+
+/// What one look leaves out may be what another looks for.
+const MOST_LOOKS: usize = 8;
+
+/// `text` less the credentials of addresses whose password has white space in it, which makes several words of one address.
+fn without_spaced_credentials(text: &str) -> String {
+    let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        shown.push_str(before);
+        rest = after;
+        if let Some(end) = end_of_spaced_credentials(after) {
+            shown.push_str(LEFT_OUT);
+            rest = &after[end..];
+        }
+    }
+    shown + rest
+}
+
+/// Where the `@` is that ends the credentials at the beginning of `text`, if white space stands in them: on the same line, and
+/// with no other address between. What may be a port, or credentials that are whole, has them only if the very next word ends them.
+fn end_of_spaced_credentials(text: &str) -> Option<usize> {
+    let line = text.split(['\n', '\r']).next().unwrap_or_default();
+    let line = line.find("://").map_or(line, |at| &line[..at]);
+    let (word, _) = line.split_once(char::is_whitespace)?;
+    let (_, password) = word.split_once(':')?;
+    if word.contains(['/', '?', '#']) || word.ends_with(is_quote) {
+        return None;
+    }
+    let later = &line[word.len()..];
+    let port = password.trim_end_matches(is_closing);
+    let is_port = !port.is_empty() && port.bytes().all(|c| c.is_ascii_digit());
+    let found = later.find('@')?;
+    let words_between = later[..found].split_whitespace().count();
+    if (is_port || word.contains('@')) && words_between > 1 {
+        return None;
+    }
+    // An `@` may be part of the password: the last of its word counts, before a path.
+    let end = later[found..].find(|c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#')).map_or(later.len(), |end| found + end);
+    Some(word.len() + later[..end].rfind('@')?)
+}
+
+/// `text` less what stands behind `Basic`, where that is a user's name and password (RFC 7617), or behind any scheme of an
+/// `Authorization` header.
+fn without_header(text: &str) -> String {
+    let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = SCHEMES.iter().filter_map(|scheme| Some(rest.to_ascii_lowercase().find(scheme)? + scheme.len())).min() {
+        let (before, after) = rest.split_at(at);
+        let end = after.find(|c: char| c.is_whitespace() || is_quote(c) || c == ',').unwrap_or(after.len());
+        let lower = before.to_ascii_lowercase();
+        let is_header =
+            SCHEMES.iter().find_map(|scheme| lower.strip_suffix(scheme)).is_some_and(|head| head.trim_end().ends_with("authorization:"));
+        shown.push_str(before);
+        shown.push_str(if end > 0 && (is_header || is_pair(&after[..end])) { LEFT_OUT } else { &after[..end] });
+        rest = &after[end..];
+    }
+    shown + rest
+}
+
+/// Schemes of `Authorization` that show a secret as it is, in lower case.
+const SCHEMES: [&str; 2] = ["basic ", "bearer "];
+
+/// Whether this is `user:password` in base64.
+fn is_pair(text: &str) -> bool {
+    let text = text.trim_end_matches(|c: char| is_closing(c) || c == '=');
+    base64::engine::general_purpose::STANDARD_NO_PAD.decode(text).is_ok_and(|pair| pair.contains(&b':'))
 }
 
 /// What is left out of a word can make what is left another kind of word: it is looked at until nothing more goes, so that a
 /// text that was shown once stays the same.
 fn public_word(word: &str) -> String {
-    const MOST_LOOKS: usize = 8;
     let mut shown = word.to_owned();
     for _ in 0..MOST_LOOKS {
         let again = public_addresses(&without_tokens(&shown));
@@ -107,7 +200,11 @@ fn public_bare_word(word: &str, follows: bool) -> String {
 /// What of an address may be shown; `None` of two that run together and of what cannot be read, of which nothing is sure.
 fn public_address_of(text: &str) -> Option<String> {
     let before_query = text.split(['?', '#']).next().unwrap_or_default();
-    let url = Url::parse(text).ok().filter(|url| url.has_host() && before_query.matches("://").count() == 1)?;
+    let url = Url::parse(text).ok().filter(|_| before_query.matches("://").count() == 1)?;
+    if !url.has_host() {
+        // A file or a socket of this machine, which nobody is shown credentials for.
+        return (text.contains(":///") && !text.contains(['@', '?', '#'])).then(|| text.to_owned());
+    }
     // What hides nothing is repeated as it was, not as `Url` writes it.
     Some(if before_query.len() == text.len() && !text.contains('@') { text.to_owned() } else { public_url(&url) })
 }
@@ -185,14 +282,23 @@ mod tests {
     #[case("example.org/a", "example.org/a")]
     #[case("example.org:8080/a", "example.org:8080/a")]
     #[case("htps:/example.org/a", "…")]
-    #[case("https://u:hunter2@example.org/a?t=hunter2#hunter2", "https://example.org/a?…")]
+    #[case("https://u:hunter2@example.org/a?t=hunter2#hunter2", "https://…@example.org/a?…")]
+    #[case("HTTPS://Example.org:443/A/../b", "HTTPS://Example.org:443/A/../b")]
+    #[case("https://u:hun ter2@example.org/a b", "https://…@example.org/a b")]
+    #[case("https://u:hunter2@v@example.org/a@b", "https://…@example.org/a@b")]
+    #[case("https:///u:hunter2@example.org/a", "https://example.org/a")]
+    #[case("https:\\\\u:hunter2@example.org\\a", "https://example.org/a")]
+    #[case("https:u:hunter2@example.org/a", "https://example.org/a")]
+    #[case("https://u:hun\tter2@example.org/a", "https://example.org/a")]
+    #[case("https:///a", "https:///a")]
+    #[case("https://h#?t=hunter2", "https://h?…")]
     #[case("http://user:hunter2@ bad host/x", "…")]
     #[case("user:hunter2@host/x", "…")]
     #[case("user:hunter2@host:5000", "…")]
     #[case("http://x:hunter2:80/", "…")]
     #[case("https://user:hunter2@[bad/x?X-Amz-Signature=hunter2", "…")]
     #[case("https://[bad/x?X-Amz-Signature=hunter2", "…")]
-    #[case("ftp://u:hunter2@example.org/a", "ftp://example.org/a")]
+    #[case("ftp://u:hunter2@example.org/a", "ftp://…@example.org/a")]
     #[case("file:///etc/passwd", "file:///etc/passwd")]
     fn addresses_are_shown_without_secrets(#[case] text: &str, #[case] shown: &str) {
         assert_eq!(public_address(text), shown);
@@ -250,6 +356,28 @@ mod tests {
     #[case("token=eyJhunter2hunter2.x.y, eyJhunter2hunter2.", "token=…, ….")]
     #[case("https://h/eyJhunter2hunter2/a", "https://h/…/a")]
     #[case("hey eyJ and heyJude-and-others", "hey eyJ and heyJude-and-others")]
+    // White space in a password.
+    #[case("at https://u:hunter2 hunter2@h/a: 403", "at https://h/a: 403")]
+    #[case("at https://u:a hunter2 b@hunter2@h/a@b", "at https://h/a@b")]
+    #[case("at https://u:12 hunter2@h/a", "at https://h/a")]
+    #[case("at https://u:p@hunter2 hunter2@h/a", "at https://h/a")]
+    #[case("https://u:hunter2\thunter2@h https://v:hunter2 x@i", "https://h/ https://i/")]
+    #[case("at https://h:8443 for ops@example.org", "at https://h:8443 for ops@example.org")]
+    #[case("at https://h/a, ask ops@example.org", "at https://h/a, ask ops@example.org")]
+    #[case("at https://h and ops@example.org", "at https://h and ops@example.org")]
+    #[case("at https://h:8443\nops@example.org", "at https://h:8443\nops@example.org")]
+    // Headers.
+    #[case("sent Authorization: Basic dTpodW50ZXIy, got 401", "sent Authorization: Basic …, got 401")]
+    #[case("authorization: basic hunter2", "authorization: basic …")]
+    #[case("Proxy-Authorization: Bearer hunter2", "Proxy-Authorization: Bearer …")]
+    #[case("no such user: Basic dTpodW50ZXIy", "no such user: Basic …")]
+    #[case("no such user: Basic dTpodW50ZXI=.", "no such user: Basic …")]
+    #[case("Basic authentication is wanted: Basic realm=\"r\"", "Basic authentication is wanted: Basic realm=\"r\"")]
+    #[case("the bearer token is missing", "the bearer token is missing")]
+    // Sockets and files.
+    #[case("dial unix:///run/containerd/containerd.sock: refused", "dial unix:///run/containerd/containerd.sock: refused")]
+    #[case("at file:///etc/hosts.", "at file:///etc/hosts.")]
+    #[case("at unix:///u:hunter2@h", "at …")]
     fn words_are_shown_without_secrets(#[case] text: &str, #[case] shown: &str) {
         assert_eq!(public_words(text), shown);
         assert_eq!(public_words(shown), shown, "twice is as once");
@@ -295,7 +423,7 @@ mod tests {
 
         #[test]
         fn no_password_and_no_signature_gets_through_whatever_stands_around(before in pieces(), after in pieces()) {
-            for secret in ["u:hunter2@h/", "hunter2@h/", "h/a?sig=hunter2", "h/a?hunter2"] {
+            for secret in ["u:hunter2@h/", "hunter2@h/", "h/a?sig=hunter2", "h/a?hunter2", "u:p hunter2@h/"] {
                 let text = format!("{before}https://{secret}{after}");
                 prop_assert!(!public_words(&text).contains("hunter2"), "{} becomes {}", text, public_words(&text));
             }

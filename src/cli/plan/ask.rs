@@ -65,7 +65,7 @@ async fn ask_one(egress: &Egress, limits: &Limits, secrets: &Secrets, image: &Im
     let credentials = match &image.credentials {
         None => Vec::new(),
         Some(name) => match secrets.credentials(name, &image.source) {
-            None => return Peek::Private { secret: name.to_string() },
+            None => return Peek::Private { secret: name.to_string(), others: !secrets.is_empty() },
             Some(Ok(found)) => found,
             Some(Err(error)) => {
                 return Peek::Failed { reason: error.reason(), message: sentence(&error.to_string()), passed_over: Vec::new() };

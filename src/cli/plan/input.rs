@@ -4,7 +4,10 @@ use std::{collections::BTreeSet, sync::LazyLock};
 
 use serde_json::{Map, Value};
 
-use super::lines::{Kind, Node, documents};
+use super::{
+    lines::{Kind, Node, documents},
+    settings,
+};
 use crate::{
     api::{FieldError, FieldErrors, GoldenImage, add_untold, parse_image, read_spec, unquoted},
     catalog::read_list,
@@ -50,6 +53,15 @@ impl Candidate {
     }
 }
 
+/// What a file says.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Found {
+    /// Its images.
+    pub candidates: Vec<Candidate>,
+    /// The daemon's settings, where it is a values file, as the chart would render them.
+    pub settings: Map<String, Value>,
+}
+
 /// Why a file says nothing about images.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum InputError {
@@ -65,10 +77,10 @@ pub(super) enum InputError {
 ///
 /// # Errors
 /// When it is neither a values file with `images` nor GoldenImage manifests. Bad images are candidates, not an error.
-pub(super) fn read(file: &str, text: &str) -> Result<Vec<Candidate>, InputError> {
+pub(super) fn read(file: &str, text: &str) -> Result<Found, InputError> {
     let documents = documents(text).map_err(|what| InputError::Syntax { file: file.to_owned(), what })?;
     if documents.iter().any(is_object) {
-        return read_manifests(file, &documents);
+        return Ok(Found { candidates: read_manifests(file, &documents)?, settings: Map::new() });
     }
     let [root] = &documents[..] else {
         return Err(match documents.get(1) {
@@ -79,7 +91,19 @@ pub(super) fn read(file: &str, text: &str) -> Result<Vec<Candidate>, InputError>
     if matches!(root.kind, Kind::Map(_)) && root.get("images").is_none() {
         return Err(InputError::Nothing { file: file.to_owned() });
     }
-    read_values(file, text, root)
+    let candidates = read_values(file, text, root)?;
+    let settings = settings::of_values(root);
+    settings::parse(settings.clone()).map_err(|(path, what)| InputError::Form {
+        file: file.to_owned(),
+        line: root.line_of(&format!("settings.{path}")),
+        what: format!("the settings are wrong: {what}"),
+    })?;
+    Ok(Found { candidates, settings })
+}
+
+/// Whether the chart has a value of this name.
+pub(super) fn is_value(key: &str) -> bool {
+    VALUES.contains(key)
 }
 
 /// The chart's values, by its own schema.
@@ -197,7 +221,7 @@ mod tests {
 
     /// Every field error as `line field`.
     fn wrong(text: &str) -> Vec<String> {
-        let candidates = read("f.yaml", text).expect("readable");
+        let candidates = read("f.yaml", text).expect("readable").candidates;
         let errors = |candidate: &super::Candidate| match &candidate.image {
             Ok(_) => Vec::new(),
             Err(errors) => errors.0.iter().map(|error| format!("{} {}", candidate.line_of(&error.field), error.field)).collect(),
@@ -209,6 +233,18 @@ mod tests {
     fn every_error_of_a_values_file_has_its_line() {
         let text = "storageClass: replicated\nimages:\n- name: good\n  url: https://e.example/a\n- name: Bad\n  url: nonsense\n  storage: -1Gi\n- name: typed\n  url: https://e.example/b\n  digest: 5\n- {name: more, url: 'https://e.example/c',\n   colour: red}\n- 5\n";
         assert_eq!(wrong(text), ["5 name", "6 url", "7 storage", "10 digest", "12 colour", "13 images[4]"]);
+        let text = "images:\n- name: one\n  url: https://e.example/a\n  storage:\n    targets:\n    - storageClassName: replicated\n      size: nonsense\n- name: two\n  schematicID: 5\n  version: 1.13\n  architecture: x86\n  storage:\n    targets:\n    - {}\n    - size: []\n      volumeMode: block\n";
+        assert_eq!(
+            wrong(text),
+            [
+                "7 storage.targets[0].size",
+                "9 schematicID",
+                "10 version",
+                "15 storage.targets[1].size",
+                "11 architecture",
+                "16 storage.targets[1].volumeMode"
+            ]
+        );
     }
 
     #[rstest]
@@ -221,7 +257,7 @@ mod tests {
     #[case("images:\n- {name: a, url: 'https://e.example/a', deletionPolicy: 'https://u:hunter2@x/'}\n", "unknown variant `https://x/`")]
     #[case("images:\n- {name: a, url: 'https://e.example/a', credentialsSecretRef: x}\n", "expected a map of fields")]
     fn what_is_wrong_is_told_in_words_of_who_writes_it(#[case] text: &str, #[case] expected: &str) {
-        let candidates = read("f.yaml", text).expect("readable");
+        let candidates = read("f.yaml", text).expect("readable").candidates;
         let errors = candidates[0].image.as_ref().expect_err("wrong").to_string();
         assert!(errors.contains(expected) && !errors.contains("hunter2"), "{errors}");
     }
@@ -230,7 +266,7 @@ mod tests {
     #[test]
     fn the_platforms_own_values_are_taken() {
         let text = "_cluster: {root-host: x}\n_namespace: {etcd: y}\nstorage: 6Gi\nimages:\n- {name: a, url: 'https://e.example/a'}\n";
-        assert!(read("f.yaml", text).expect("readable")[0].image.is_ok());
+        assert!(read("f.yaml", text).expect("readable").candidates[0].image.is_ok());
     }
 
     #[test]
@@ -252,7 +288,7 @@ mod tests {
     #[test]
     fn what_kubectl_prints_is_read_too() {
         let text = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: cozystack.io/v1alpha1\n  kind: GoldenImage\n  metadata: {name: a, uid: u, resourceVersion: '5'}\n  spec: {source: {talosFactory: {schematic: {customization: {extraKernelArgs: [a=b]}}, version: v1.13.6}}}\n  status: {observedGeneration: 1}\n";
-        let candidates = read("-", text).expect("readable");
+        let candidates = read("-", text).expect("readable").candidates;
         assert_eq!(candidates.len(), 1);
         assert_eq!((candidates[0].name.as_str(), candidates[0].line()), ("a", 4));
         candidates[0].image.as_ref().expect("good");
@@ -261,7 +297,7 @@ mod tests {
     #[test]
     fn what_has_no_name_is_called_after_its_place() {
         let object = "apiVersion: cozystack.io/v1alpha1\nkind: GoldenImage\nspec: {source: {http: {url: 'https://e.example/a'}}}\n";
-        let names = |text: &str| -> Vec<_> { read("f", text).expect("readable").iter().map(super::Candidate::shown).collect() };
+        let names = |text: &str| -> Vec<_> { read("f", text).expect("readable").candidates.iter().map(super::Candidate::shown).collect() };
         assert_eq!(names(&format!("kind: Secret\napiVersion: v1\n---\n{object}")), ["document[1] (f:4)"]);
         let item = object.replace('\n', "\n  ");
         assert_eq!(names(&format!("apiVersion: v1\nkind: List\nitems:\n- {item}\n- {item}\n")), ["items[0] (f:4)", "items[1] (f:8)"]);
@@ -271,8 +307,15 @@ mod tests {
     #[test]
     fn where_a_size_stands() {
         let text = "images:\n- {name: a, url: 'https://e.example/a', storage: 1Gi}\n- {name: b, url: 'https://e.example/b', storage: {targets: [{size: 1Gi}]}}\n";
-        let fields: Vec<_> = read("f", text).expect("readable").iter().map(|candidate| candidate.size_field(0)).collect();
+        let fields: Vec<_> = read("f", text).expect("readable").candidates.iter().map(|candidate| candidate.size_field(0)).collect();
         assert_eq!(fields, ["storage", "storage.targets[0].size"]);
+    }
+
+    #[test]
+    fn the_settings_of_values_are_those_that_the_chart_renders() {
+        let found =
+            read("f", "images: []\nspool: {size: 8Gi}\nsettings: {bandwidth: \"\", workers: 3, egress: {mirrors: {}}}\n").expect("values");
+        assert_eq!(serde_json::json!(found.settings), serde_json::json!({ "spoolSize": "8Gi", "workers": 3 }));
     }
 
     #[rstest]
@@ -280,7 +323,7 @@ mod tests {
     #[case("images:\n")]
     #[case("---\nimages: []\n")]
     fn an_empty_list_is_a_list(#[case] text: &str) {
-        assert_eq!(read("f", text).expect("list").len(), 0);
+        assert_eq!(read("f", text).expect("list").candidates.len(), 0);
     }
 
     #[rstest]
@@ -299,6 +342,8 @@ mod tests {
     #[case("images:\n- a: 1\n  a: 2\n", "f is not valid YAML: line 3: the key `a` is given twice")]
     #[case("images: &a [*a]\n", "f is not valid YAML: line 1: an anchor (`&`) holds itself")]
     #[case("- a\n", "f:1: `images.yaml` must be a map")]
+    #[case("images: []\nsettings:\n  workers: 0\n", "f:3: the settings are wrong: `workers` must be at least 1")]
+    #[case("images: []\nsettings:\n  workers: 2\n  wrkers: 2\n", "f:4: the settings are wrong: `wrkers`: unknown field")]
     #[case("images: []\n---\nimages: []\n", "f:3: a values file is one document")]
     #[case("images: [\n", "f is not valid YAML")]
     fn a_file_of_another_form_is_told(#[case] text: &str, #[case] expected: &str) {

@@ -23,8 +23,8 @@ use crate::{
 pub(super) enum Peek {
     /// Upstream was not asked: `--offline`, or the image is refused anyway.
     NotAsked,
-    /// It wants credentials, and they were not given.
-    Private { secret: String },
+    /// It wants credentials, and they were not given; `others` says whether some were.
+    Private { secret: String, others: bool },
     /// It serves bytes.
     Served(Served),
     /// It does not.
@@ -267,12 +267,7 @@ fn row(candidate: &Candidate, peek: &Peek, id: Option<&SchematicId>, duplicate: 
     let mut virtual_size = None;
     row.verdict = match peek {
         Peek::NotAsked => Verdict::Accepted,
-        Peek::Private { secret } => {
-            row.warnings.push(format!(
-                "Upstream was not asked, so whether the image is there, is a disk and fits is not known: its credentials are in the Secret {secret} of the daemon's namespace. Give that Secret by `--secrets FILE` to have it asked."
-            ));
-            Verdict::Accepted
-        }
+        Peek::Private { secret, others } => private(&mut row, secret, *others),
         Peek::Failed { reason, message, passed_over } => {
             row.warnings.extend(passed_over.iter().map(|why| format!("A mirror was passed over: {why}")));
             failed(&mut row, *reason, message)
@@ -297,7 +292,8 @@ fn row(candidate: &Candidate, peek: &Peek, id: Option<&SchematicId>, duplicate: 
     row.virtual_size_bytes = virtual_size.map(DiskSize::bytes);
     goldens(&mut row, candidate, image, id, virtual_size);
     row.problems.extend(duplicate);
-    if row.problems.iter().any(|problem| !is_unknown(problem.reason)) {
+    let asked_for = |problem: &Problem| problem.reason == Reason::ReferenceNotFound && matches!(peek, Peek::Private { .. });
+    if row.problems.iter().any(|problem| !is_unknown(problem.reason) && !asked_for(problem)) {
         row.verdict = Verdict::Refused;
     }
     row
@@ -326,10 +322,21 @@ fn failed(row: &mut Row, reason: Reason, message: &str) -> Verdict {
     if is_unknown(reason) { Verdict::Unknown } else { Verdict::Refused }
 }
 
+/// Without its credentials an upstream cannot be asked, here; whether the daemon has them, only the cluster knows.
+fn private(row: &mut Row, secret: &str, others: bool) -> Verdict {
+    let others = if others { "; the Secrets that were given are others" } else { "" };
+    let message = format!(
+        "its credentials are in the Secret {secret} of the daemon's namespace, which was not given{others}: upstream was not asked, so whether the image is there, is a disk and fits is not known."
+    );
+    let remedy = "Give that Secret by `--secrets FILE`, or ask no upstream by `--offline`.";
+    row.problems.push(Problem { reason: Reason::ReferenceNotFound, field: None, line: row.line, message, remedy });
+    Verdict::Unknown
+}
+
 /// A disk that stands further on in its container image says nothing, neither good nor bad.
 fn not_seen(row: &mut Row) -> Verdict {
     row.warnings.push(
-        "The disk was not seen within 1 MiB, so whether there is one, whether it is alone and what size it has is not known: the daemon tells when it has read all of the image. An image with the disk alone in one layer (`FROM scratch`, `ADD disk.qcow2 /disk/`) shows it at once."
+        "The disk was not seen within 1 MiB, so whether there is one, whether it is alone and what size it has is not known: the daemon reads all of the image once, holds a stated size against the disk before a byte goes to storage, and makes a golden only of one whole disk. An image with the disk alone in one layer (`FROM scratch`, `ADD disk.qcow2 /disk/`) shows it at once."
             .to_owned(),
     );
     Verdict::Accepted

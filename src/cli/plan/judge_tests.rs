@@ -16,7 +16,7 @@ const ID: &str = "ce4c980550dd2ab1b17bbf2b08801c7eb59418eafe8f279833297925d67c75
 const MIB: u64 = 1 << 20;
 
 fn candidates(text: &str) -> Vec<input::Candidate> {
-    input::read("values.yaml", text).expect("readable")
+    input::read("values.yaml", text).expect("readable").candidates
 }
 
 fn served(length: Option<u64>, virtual_size: Option<&str>) -> Peek {
@@ -115,7 +115,7 @@ fn r3_the_later_of_one_identity_is_refused_whatever_the_file() {
     let mut list = candidates("images:\n- {name: a, url: 'https://e.example/a'}\n");
     let other =
         "apiVersion: cozystack.io/v1alpha1\nkind: GoldenImage\nmetadata: {name: b}\nspec: {source: {http: {url: 'https://e.example/a'}}}\n";
-    list.extend(input::read("more.yaml", other).expect("manifest"));
+    list.extend(input::read("more.yaml", other).expect("manifest").candidates);
     assert_eq!(worth_asking(&list), [true, false]);
     let report = judge(&list, &[served(Some(7), Some("1Gi")), Peek::NotAsked]);
     let problem = &report.images[1].problems[0];
@@ -174,16 +174,26 @@ fn without_upstream_only_the_rules_speak() {
     assert_eq!((report.totals.download_is_complete, report.totals.store_bytes, report.totals.store_is_complete), (false, 6 << 30, true));
 }
 
-#[test]
-fn what_was_not_asked_is_named_and_counted() {
+#[rstest]
+#[case::none_given(false, "of the daemon's namespace, which was not given: upstream")]
+#[case::another_given(true, "which was not given; the Secrets that were given are others: upstream")]
+fn an_image_whose_credentials_are_absent_is_unknown_and_says_so(#[case] others: bool, #[case] expected: &str) {
     let list = candidates(
         "images:\n- {name: a, url: 'https://e.example/a', credentialsSecretRef: {name: reg}, access: {policy: AllTenants}}\n- {name: b, url: 'https://e.example/b'}\n",
     );
-    let report = judge(&list, &[Peek::Private { secret: "reg".into() }, served(Some(1), Some("1Gi"))]);
-    assert_eq!((report.images[0].verdict, report.totals.not_asked, report.exit()), (Verdict::Accepted, 1, Exit::Ok));
+    let report = judge(&list, &[Peek::Private { secret: "reg".into(), others }, served(Some(1), Some("1Gi"))]);
+    assert_eq!((report.images[0].verdict, report.totals.not_asked, report.exit()), (Verdict::Unknown, 0, Exit::Unknown));
     let text = show::text(&report);
-    assert!(text.contains("values.yaml:2: a: warning: Upstream was not asked") && text.contains("the Secret reg"), "{text}");
-    assert!(text.contains("2 images: 0 refused, 0 unknown, 1 not asked."), "{text}");
+    assert!(text.contains("Unknown: ReferenceNotFound") && text.contains(expected) && text.contains("the Secret reg"), "{text}");
+    assert!(text.contains("2 images: 0 refused, 1 unknown."), "{text}");
+    // What a rule refuses is refused all the same, and not asked about on purpose is accepted.
+    let twice = candidates(
+        "images:\n- {name: b, url: 'https://e.example/a'}\n- {name: a, url: 'https://e.example/a', credentialsSecretRef: {name: reg}, access: {policy: AllTenants}}\n",
+    );
+    let report = judge(&twice, &[served(Some(1), Some("1Gi")), Peek::Private { secret: "reg".into(), others }]);
+    assert_eq!((report.images[1].verdict, report.exit()), (Verdict::Refused, Exit::No));
+    let report = judge(&list, &[Peek::NotAsked, Peek::NotAsked]);
+    assert_eq!((report.totals.not_asked, report.exit()), (2, Exit::Ok));
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod input;
 mod judge;
 mod lines;
 mod secrets;
+mod settings;
 mod show;
 
 use std::{
@@ -15,6 +16,8 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
 };
+
+use serde_json::{Map, Value};
 
 use super::{Exit, Failure, Output};
 use crate::{
@@ -26,9 +29,9 @@ use crate::{
 /// What `--help` says about exit codes.
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
-   0  every image is good, or accepted: not asked about, or its disk not seen within what was read
+   0  every image is good, or accepted: not asked about (`--offline`), or its disk not seen within what was read
    1  at least one image is refused
-   2  nothing is refused, but an upstream could not be asked
+   2  nothing is refused, but an upstream could not be asked, or only with a Secret that was not given
   64  wrong usage, or a file that cannot be read or holds no images
 
 Upstream is asked for at most the first mebibyte of each image. A schematic document is given to its factory, as the daemon would.";
@@ -52,14 +55,15 @@ pub struct PlanArguments {
     /// The form of the answer.
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
-    /// The daemon's settings file: its mirrors, proxies, CA bundle, deadlines and limits are used.
+    /// Settings of the daemon instead of those in the values files: a map of them, a values file of the chart, or the ConfigMap
+    /// `golden-catalog-settings`. Mirrors, proxies, CA bundle, deadlines and limits are used.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// PEM certificates to trust besides the system's and the settings'.
     #[arg(long, value_name = "FILE")]
     ca_bundle: Option<PathBuf>,
     /// Secrets of images that have a `credentialsSecretRef`, as `kubectl get secret NAME -o yaml` prints them; `-` reads standard
-    /// input, so that they need no file. Without it such an image's upstream is not asked.
+    /// input, so that they need no file. Without it such an image's upstream cannot be asked, and its verdict is Unknown.
     #[arg(long, value_name = "FILE", conflicts_with = "offline")]
     secrets: Option<PathBuf>,
     /// For tests: lets upstreams be on loopback addresses.
@@ -72,10 +76,10 @@ pub struct PlanArguments {
 
 /// See [`EXIT_CODES`].
 pub(super) async fn run(arguments: PlanArguments) -> Result<Exit, Failure> {
-    let settings = settings(&arguments)?;
+    let (candidates, values) = candidates(&arguments.files)?;
+    let settings = settings(&arguments, values)?;
     let egress = Egress::new(settings.egress.clone()).map_err(|error| Failure::usage(error.to_string()))?;
     let secrets = secrets(&arguments)?;
-    let candidates = candidates(&arguments.files)?;
     // Asked first: without it there is no verdict, whatever upstream says.
     let live = match arguments.against_cluster {
         true => Some(against::Live::read(crate::cli::client().await?, &arguments.catalog_namespace).await?),
@@ -127,20 +131,23 @@ fn shown(file: &Path) -> String {
     if is_stdin(file) { "<stdin>".to_owned() } else { file.display().to_string() }
 }
 
-/// The images of all files. Every file that cannot be read is told, not only the first.
-fn candidates(files: &[PathBuf]) -> Result<Vec<input::Candidate>, Failure> {
+/// The images of all files, and the settings of those that are values. Every file that cannot be read is told, not only the first.
+fn candidates(files: &[PathBuf]) -> Result<(Vec<input::Candidate>, Map<String, Value>), Failure> {
     if files.iter().filter(|file| is_stdin(file)).count() > 1 {
         return Err(Failure::usage("standard input (`-`) can be read only once"));
     }
-    let (mut candidates, mut failures) = (Vec::new(), Vec::new());
+    let (mut candidates, mut values, mut failures) = (Vec::new(), Map::new(), Vec::new());
     for file in files {
         let shown = shown(file);
         match read_text(file, &shown).and_then(|text| input::read(&shown, &text).map_err(|error| error.to_string())) {
-            Ok(found) => candidates.extend(found),
+            Ok(found) => {
+                candidates.extend(found.candidates);
+                settings::merge(&mut values, found.settings);
+            }
             Err(failure) => failures.push(failure),
         }
     }
-    if failures.is_empty() { Ok(candidates) } else { Err(Failure::usage(failures.join("\nerror: "))) }
+    if failures.is_empty() { Ok((candidates, values)) } else { Err(Failure::usage(failures.join("\nerror: "))) }
 }
 
 fn is_stdin(file: &Path) -> bool {
@@ -163,18 +170,13 @@ fn read_text(file: &Path, shown: &str) -> Result<String, String> {
 }
 
 /// The daemon's settings as far as upstreams are concerned, with what the command line says on top.
-fn settings(arguments: &PlanArguments) -> Result<Settings, Failure> {
+fn settings(arguments: &PlanArguments, values: Map<String, Value>) -> Result<Settings, Failure> {
     let text = |path: &Path| read_text(path, &path.display().to_string()).map_err(Failure::usage);
-    let mut settings = match &arguments.config {
-        None => Settings::default(),
-        Some(path) => {
-            let text = text(path)?;
-            let read = if text.trim().is_empty() { Ok(Settings::default()) } else { serde_saphyr::from_str(&text) };
-            read.map_err(|error| {
-                Failure::usage(format!("the settings file {} is wrong: {}", path.display(), crate::catalog::yaml_fault(&error)))
-            })?
-        }
+    let given = match &arguments.config {
+        None => values,
+        Some(path) => settings::read(&path.display().to_string(), &text(path)?, input::is_value).map_err(Failure::usage)?,
     };
+    let mut settings = settings::parse(given).map_err(|(_, what)| Failure::usage(format!("the settings are wrong: {what}")))?;
     let egress = &mut settings.egress;
     egress.allow_loopback |= arguments.egress_allow_loopback;
     egress.resolver = arguments.resolver.or(egress.resolver);

@@ -53,6 +53,11 @@ impl Secrets {
         }
     }
 
+    /// Whether none was given.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// What an upstream is shown: `None` where the Secret was not given.
     ///
     /// # Errors

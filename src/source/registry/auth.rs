@@ -98,7 +98,7 @@ impl Registry<'_> {
     /// How the registry wants to be shown who one is; `None` where it does not say.
     async fn ping(&self, place: &Place) -> Result<Option<Challenge>, SourceError> {
         let mut url = place.url.url().clone();
-        url.set_path("/v2/");
+        url.set_path(&place.api_path());
         let request = Request { ca_bundle: self.request.ca_bundle, small: true, ..Request::get(&url) };
         let response = self.egress.send(&request).await?;
         match response.status {
@@ -168,7 +168,7 @@ impl Registry<'_> {
             if let Some(service) = service {
                 query.append_pair("service", service);
             }
-            query.append_pair("scope", &format!("repository:{}:pull", self.reference.repository()));
+            query.append_pair("scope", &format!("repository:{}:pull", place.repository()));
         }
         let request = Request { credentials, trust, ca_bundle: self.request.ca_bundle, small: true, ..Request::get(&url) };
         let response = self.egress.send(&request).await?;
@@ -193,10 +193,9 @@ impl Registry<'_> {
     /// What this answer means, where that is known.
     pub(super) fn meaning(&self, response: &Response, place: &Place) -> Option<&'static str> {
         let named = Challenge::of(&response.headers);
-        let of_others =
-            matches!(&named, Some(Challenge::Bearer { scope: Some(scope), .. }) if is_of_others(scope, self.reference.repository()));
+        let of_others = matches!(&named, Some(Challenge::Bearer { scope: Some(scope), .. }) if is_of_others(scope, place.repository()));
         if response.status == StatusCode::UNAUTHORIZED && of_others {
-            return Some(OTHER_REPOSITORY);
+            return Some(if place.is_origin { OTHER_REPOSITORY } else { OTHER_AT_MIRROR });
         }
         hint(response.status, place.is_origin && !self.request.credentials.is_empty())
     }
@@ -285,6 +284,9 @@ fn codes(text: &str) -> Option<String> {
 
 /// What it means that a registry refuses a token for the reference's own repository and names another one.
 const OTHER_REPOSITORY: &str = "it wants a token for another repository, and one is asked for to pull the reference's own only: if the registry has the image under two names, write the other into the reference";
+
+/// The same of a mirror, which keeps what it mirrors where it likes.
+const OTHER_AT_MIRROR: &str = "it wants a token for another repository, and one is asked for to pull this one only: if the mirror keeps it under a prefix, write that into the mirror's address, as in `https://mirror.example.org/prefix`";
 
 /// What a registry's refusal means: many answer the same for what is not there and for what is not for everyone.
 const fn hint(status: StatusCode, with_credentials: bool) -> Option<&'static str> {

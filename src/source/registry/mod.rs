@@ -118,7 +118,7 @@ impl Registry<'_> {
 
     /// The places that serve a document or layer.
     fn places(&self, url: &HttpUrl) -> Vec<Place> {
-        self.egress.settings().mirrors.places(url, self.request.resume.map(|resume| &resume.from), self.request.demoted)
+        self.egress.settings().mirrors.registry_places(url, self.request.resume.map(|resume| &resume.from), self.request.demoted)
     }
 
     /// A document with this digest, and where it came from.
