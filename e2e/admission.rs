@@ -16,6 +16,8 @@ mod guards;
 mod harness;
 #[path = "admission/leaders.rs"]
 mod leaders;
+#[path = "admission/moments.rs"]
+mod moments;
 #[path = "admission/narrow.rs"]
 mod narrow;
 #[path = "admission/objects.rs"]
@@ -24,6 +26,8 @@ mod objects;
 mod orders;
 #[path = "admission/pools.rs"]
 mod pools;
+#[path = "continuity/proxy.rs"]
+mod proxy;
 #[path = "admission/real.rs"]
 mod real;
 #[path = "admission/refused.rs"]

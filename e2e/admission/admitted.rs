@@ -5,8 +5,9 @@ use kube::{Api, api::DynamicObject};
 use serde_json::{Value, json};
 
 use crate::{
+    harness,
     objects::{Disk, Form, RIGHT, data_source, object},
-    stand::{CATALOG, Made, create, stand},
+    stand::{CATALOG, Made, create, golden, stand},
 };
 
 /// A disk leaves with class, golden and pool; templates stay as written; a dry run gives the same and leaves nothing.
@@ -147,5 +148,36 @@ async fn a_golden_that_is_not_there_yet_is_waited_for_unless_it_failed() {
         assert!(made.warnings.iter().any(|warning| warning.contains("is not ready yet")), "{:?}", made.warnings);
         let refused = create(cluster, &tenant, &ask(golden, Some("local")), true).await.expect_err("its frozen class is known");
         assert!(refused.message.contains("R14"), "{}", refused.message);
+    }
+}
+
+/// A controller makes what it is refused again and again, under names that the API server gives: each answer is of its moment.
+#[tokio::test]
+async fn a_creator_that_asks_again_is_admitted_when_it_is_right() {
+    let Some((cluster, _)) = stand().await else { return };
+    let tenant = cluster.namespace("tenant").await;
+    let generated = |form| {
+        let mut asked = object(form, "named-by-the-api-server", Disk { golden: "made-later", ..RIGHT });
+        let meta = asked["metadata"].as_object_mut().expect("metadata");
+        meta.remove("name");
+        meta.insert("generateName".to_owned(), "worker-".into());
+        asked
+    };
+    let forms = [Form::Volume, Form::Claim, Form::Machine, Form::Template];
+    for form in forms {
+        let refused = create(cluster, &tenant, &generated(form), false).await.expect_err("there is no such golden");
+        assert!(refused.code == 403 && refused.message.contains("worker-") && refused.message.contains("R13"), "{form:?}: {refused:?}");
+    }
+    golden(cluster, "made-later", "replicated", "6Gi", "Block").await;
+    for form in forms {
+        let made = harness::eventually("asked again it is admitted", async || {
+            create(cluster, &tenant, &generated(form), false).await.map_err(|refused| refused.message)
+        })
+        .await;
+        let meta = &made.object["metadata"];
+        assert!(meta["name"].as_str().is_some_and(|name| name.starts_with("worker-") && name.len() > 7), "{form:?}: {meta}");
+        if form.is_disk() {
+            assert_eq!(meta["annotations"][marks::GOLDEN], "made-later", "{form:?}");
+        }
     }
 }

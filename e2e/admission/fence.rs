@@ -100,6 +100,13 @@ async fn an_image_retires_when_its_consumer_goes() {
     let volumes = cluster.api(&cluster.admin(), "cdi.kubevirt.io/v1beta1", "DataVolume", CATALOG).await;
     volumes.delete("vm-default-images-noble", &DeleteParams::default()).await.expect_err("in use");
 
+    // Its volume is storage's and whose claim it was: a hoster who keeps volumes has it still.
+    let pvs = cluster.api(&cluster.admin(), "v1", "PersistentVolume", "").await;
+    let pv = claims(&cluster).await.get("vm-default-images-noble").await.expect("its claim").data["spec"]["volumeName"].clone();
+    let pv = pv.as_str().expect("a bound claim has a volume");
+    let retain = Patch::Merge(json!({ "spec": { "persistentVolumeReclaimPolicy": "Retain" } }));
+    let volume = pvs.patch(pv, &PatchParams::default(), &retain).await.expect("a hoster's own");
+
     // The last consumer goes, and so does the golden; nothing is imported again.
     let machines = cluster.api(&cluster.admin(), "kubevirt.io/v1", "VirtualMachine", &tenant).await;
     machines.delete("vm", &DeleteParams::default()).await.expect("a consumer always goes");
@@ -107,6 +114,12 @@ async fn an_image_retires_when_its_consumer_goes() {
     until_gone(claims(&cluster).await, "vm-default-images-noble").await;
     stage.until_reason("noble", "Retired").await;
     assert!(volumes.get_opt("vm-default-images-noble").await.expect("asked").is_none());
+    let kept = until(pvs, pv, "its claim is gone", |pv: &DynamicObject| pv.data["status"]["phase"] == "Released").await;
+    assert_eq!((kept.uid(), &kept.metadata.deletion_timestamp), (volume.uid(), &None));
+    assert_eq!(
+        (&kept.data["spec"]["capacity"], &kept.data["spec"]["csi"]),
+        (&volume.data["spec"]["capacity"], &volume.data["spec"]["csi"])
+    );
 
     // Taken back it is made anew, under the same name.
     harness::cli(Some(cluster.admin_kubeconfig()), ["retire", "noble", "--undo"]).await.ok();
@@ -158,7 +171,69 @@ async fn an_image_retires_when_its_consumer_goes() {
     let log = leader.log();
     let failed: Vec<_> = log.lines().filter(|line| line.contains("a step failed") && line.contains("not found")).collect();
     assert!(failed.is_empty(), "{failed:#?}");
+    what_is_refused_is_told_and_done_when_it_is_allowed(&stage, &url).await;
     a_former_package_cannot_take_its_goldens_along(&stage, &url).await;
+}
+
+const FROZEN: &str = r#"
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: frozen}
+spec:
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [cdi.kubevirt.io], apiVersions: [v1beta1], operations: [UPDATE], resources: [datavolumes]}
+  validations:
+    - expression: "!(has(object.metadata.annotations) && 'kubernetes-worker-image.cozystack.io/retiring' in object.metadata.annotations)"
+      message: storage is frozen today
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: frozen}
+spec: {policyName: frozen, validationActions: [Deny]}
+"#;
+
+/// A policy refuses one of the marks: the image says so, with who refuses what; when it is allowed, the retirement ends by itself.
+async fn what_is_refused_is_told_and_done_when_it_is_allowed(stage: &Stage<'_>, url: &str) {
+    let (cluster, golden) = (stage.cluster, "vm-default-images-noble");
+    stage.list(json!([{ "name": "noble", "url": url }])).await;
+    stage.until("noble", "Ready", "True").await;
+    cluster.apply(FROZEN).await;
+    // In force a moment after it is there; asked as who may write the marks.
+    let daemon = cluster.client_as_service_account(stage::NAMESPACE, harness::chart::CONTROLLER).await;
+    let as_daemon = cluster.api(&daemon, "cdi.kubevirt.io/v1beta1", "DataVolume", CATALOG).await;
+    let probe = Patch::Merge(json!({ "metadata": { "annotations": { marks::RETIRING: "since now" } } }));
+    eventually("the policy is in force", async || match as_daemon.patch(golden, &PatchParams::default().dry_run(), &probe).await {
+        Err(kube::Error::Api(status)) if status.message.contains("storage is frozen today") => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    harness::cli(Some(cluster.admin_kubeconfig()), ["retire", "noble"]).await.ok();
+    let told = stage.until("noble", "WriteRefused", "True").await;
+    for text in ["DataVolume cozy-public/vm-default-images-noble", "'frozen'", "storage is frozen today", "goes on by itself"] {
+        assert!(told.reason == "CannotRetire" && told.message.contains(text), "{told:?}");
+    }
+    let image = stage.until_reason("noble", "CannotRetire").await;
+    let retiring = harness::condition(&image, "Retiring").expect("it is to go still");
+    assert!(retiring.message.contains("storage is frozen today"), "{retiring:?}");
+    let events = cluster.api(&cluster.admin(), "events.k8s.io/v1", "Event", CATALOG).await;
+    harness::until_listed(events, "", "an Event on the claim says so too", |events: &[DynamicObject]| {
+        events.iter().any(|event| event.data["reason"] == "CannotRetire" && event.data["regarding"]["name"] == golden)
+    })
+    .await;
+    for kind in ["ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy"] {
+        let api = cluster.api(&cluster.admin(), "admissionregistration.k8s.io/v1", kind, "").await;
+        api.delete("frozen", &DeleteParams::default()).await.expect("deleted");
+    }
+    until_gone(claims(cluster).await, golden).await;
+    until(stage.images(), "noble", "it is retired, and nothing is refused any more", |image: &GoldenImage| {
+        harness::condition(image, "WriteRefused").is_none()
+            && harness::condition(image, "Ready").is_some_and(|ready| ready.reason == "Retired")
+    })
+    .await;
+    stage.list(json!([])).await;
+    stage.images().delete("noble", &DeleteParams::default()).await.expect("nothing of it is left");
+    until_gone(stage.images(), "noble").await;
 }
 
 /// A target that the list adds and drops again: its golden is closed to new pools, waits for the VM that uses it, and goes, with every
@@ -344,37 +419,6 @@ async fn a_consumer_and_a_retirement_never_both_win() {
 #[ignore = "500 rounds take minutes"]
 async fn five_hundred_races() {
     races(500, 50, 0x5eed_0500).await;
-}
-
-/// A leader killed anywhere between two marks: the next one goes on, and the golden goes once.
-pub async fn a_leader_killed_between_two_marks_is_taken_over_from(cluster: &Cluster, stand: &Stand) {
-    let mut dice = Dice(0xdead);
-    let claims = claims(cluster).await;
-    for round in 0..4 {
-        let name = format!("killed-{round}");
-        golden(cluster, &name, "replicated", "1Gi", "Block").await;
-        let ask = Patch::Merge(json!({ "metadata": { "annotations": { marks::RETIRE_REQUESTED: "now" } } }));
-        claims.patch(&name, &PatchParams::default(), &ask).await.expect("asked to go");
-        let leader = stand.leader(cluster, &format!("first-{round}"), "1s").await;
-        // Anywhere from before the first mark to after the last.
-        let marked = dice.roll(4);
-        until(claims.clone(), &name, "so many marks are there", |claim: &DynamicObject| {
-            let annotations = claim.annotations();
-            let marks = u64::from(annotations.contains_key(marks::RETIRING)) + u64::from(annotations.contains_key(marks::RETIRED));
-            marks >= marked.min(2) || claim.metadata.deletion_timestamp.is_some()
-        })
-        .await;
-        leader.kill();
-        let next = stand.leader(cluster, &format!("second-{round}"), "1s").await;
-        eventually(&format!("{name} goes"), || async {
-            match claims.get_opt(&name).await.map_err(|error| error.to_string())? {
-                Some(claim) if claim.metadata.deletion_timestamp.is_none() => Err(format!("{:?}", claim.annotations())),
-                _ => Ok(()),
-            }
-        })
-        .await;
-        next.kill();
-    }
 }
 
 /// By force it goes in spite of what needs it, and says so.

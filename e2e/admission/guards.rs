@@ -243,6 +243,28 @@ async fn a_secret_is_named_only_by_who_may_read_it() {
         crate::stand::create_as(cluster, &client, "", &image, true).await.map(drop).map_err(|refused| refused.message)
     })
     .await;
+    crate::stand::create_as(cluster, &client, "", &image, false).await.unwrap_or_else(|refused| panic!("{}", refused.message));
+    // A change is judged by the Secret that it names, and only where it names another one.
+    let images = cluster.api(&client, "cozystack.io/v1alpha1", "GoldenImage", "").await;
+    let change = async |spec: Value| {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        images.patch("private", &PatchParams::default(), &patch).await.map(drop).map_err(|error| error.to_string())
+    };
+    let refused = change(json!({ "credentialsSecretRef": { "name": "another" } })).await.expect_err("its author may not read that one");
+    assert!(refused.contains("/another") && refused.contains("may not read"), "{refused}");
+    cluster.kubectl(["delete", "rolebinding", "author", "-n", NAMESPACE]).await.ok();
+    harness::eventually("the right is taken away", || async {
+        match crate::stand::create_as(cluster, &client, "", &image, true).await {
+            Err(refused) if refused.message.contains("may not read") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    change(json!({ "description": "as before" })).await.expect("the reference is as it was");
+    change(json!({ "credentialsSecretRef": null })).await.expect("anybody may let go of a Secret");
+    let refused = change(json!({ "credentialsSecretRef": { "name": "reg" } })).await.expect_err("set again, it is judged again");
+    assert!(refused.contains("/reg") && refused.contains("may not read"), "{refused}");
+    cluster.kubectl(["delete", "goldenimage", "private"]).await.ok();
 }
 
 /// An image for selected namespaces is cloned from there and nowhere else, in every form.

@@ -1,7 +1,7 @@
 //! What needs a leader, on a cluster of its own: in the shared one it would work on the images of other tests.
 
 use crate::{
-    certificates, fence, orders,
+    certificates, fence, moments, orders,
     stand::{Stand, own_cluster, stand},
 };
 
@@ -11,8 +11,11 @@ async fn leaders_come_and_go() {
         return;
     }
     let cluster = own_cluster().await;
+    let odd = moments::an_odd_machine(&cluster).await;
     let stand = Stand::build(&cluster).await;
-    fence::a_leader_killed_between_two_marks_is_taken_over_from(&cluster, &stand).await;
+    moments::what_cannot_be_read_and_may_need_a_golden_holds_it(&cluster, &stand, odd).await;
+    moments::a_consumer_at_each_moment_of_a_retirement_wins_or_loses(&cluster, &stand).await;
+    moments::what_the_leader_does_not_hear_costs_no_golden(&cluster, &stand).await;
     fence::force_is_told(&cluster, &stand).await;
     orders::admission_works_before_cdis_webhook_and_after_it(&cluster).await;
     certificates::are_replaced_while_calls_go_on(&cluster, &stand, certificates::Until::Published).await;

@@ -90,6 +90,22 @@ async fn with_nobody_to_ask_only_clones_of_goldens_are_refused() {
         let refused = create(&cluster, &tenant, &object(form, "refused", RIGHT), true).await.expect_err("nobody can say that it is right");
         assert!(refused.message.contains("failed calling webhook"), "{form:?}: {}", refused.message);
     }
+    // GoldenImages are taken, and judged later by the daemon, but none that names a Secret: who may do that only the webhook asks.
+    let mut image = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "unasked" },
+        "spec": { "source": { "http": { "url": "https://x.example/unasked.qcow2" } }, "access": { "policy": "AllTenants" } } });
+    let made = create(&cluster, "", &image, false).await.unwrap_or_else(|refused| panic!("{}", refused.message)).object;
+    image["metadata"]["name"] = "unasked-private".into();
+    image["spec"]["credentialsSecretRef"] = json!({ "name": "reg" });
+    let mut changed = made.clone();
+    changed["spec"]["credentialsSecretRef"] = json!({ "name": "reg" });
+    for refused in [create(&cluster, "", &image, true).await, replace(&cluster, "", &changed).await] {
+        let refused = refused.expect_err("nobody can say whether its author may read that Secret").message;
+        assert!(refused.contains("failed calling webhook"), "{refused}");
+    }
+    let mut described = made;
+    described["spec"]["description"] = "as before".into();
+    replace(&cluster, "", &described).await.unwrap_or_else(|refused| panic!("{}", refused.message));
+    delete(&cluster, "", &described).await;
     let pointer = json!({ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": { "name": "own-pointer" },
         "spec": { "sourceRef": { "kind": "DataSource", "name": "own" }, "storage": {} } });
     create(&cluster, &tenant, &pointer, true).await.expect_err("where a pointer leads only the webhook can tell");

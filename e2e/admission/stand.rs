@@ -9,7 +9,10 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::harness::{self, Cluster, Daemon, Needs, Port, ScratchDir, until};
+use crate::{
+    harness::{self, Cluster, Daemon, Needs, Port, ScratchDir, until},
+    proxy::ApiProxy,
+};
 
 /// The namespace of the daemon.
 pub const NAMESPACE: &str = "cozy-kubernetes-worker-image";
@@ -110,14 +113,20 @@ impl Stand {
 
     /// A leader that retires goldens after `wait`.
     pub async fn leader(&self, cluster: &Cluster, name: &str, wait: &str) -> Daemon {
+        self.leader_by(cluster, name, wait, None).await
+    }
+
+    /// The same, by way of a proxy in front of the API server.
+    pub async fn leader_by(&self, cluster: &Cluster, name: &str, wait: &str, proxy: Option<&ApiProxy>) -> Daemon {
         let settings = self.dir.join("leader.yaml");
         let lease = json!({ "duration": "3s", "renewDeadline": "2s", "retryPeriod": "300ms" });
         std::fs::write(&settings, json!({ "retireWait": wait, "lease": lease }).to_string()).expect("settings");
-        self.controller(cluster, name, &[format!("--config={}", settings.display())]).await
+        self.controller(cluster, name, &[format!("--config={}", settings.display())], proxy).await
     }
 
-    async fn controller(&self, cluster: &Cluster, name: &str, more: &[String]) -> Daemon {
+    async fn controller(&self, cluster: &Cluster, name: &str, more: &[String], proxy: Option<&ApiProxy>) -> Daemon {
         let kubeconfig = cluster.kubeconfig_as_service_account(NAMESPACE, harness::chart::CONTROLLER).await;
+        let kubeconfig = proxy.map_or(kubeconfig.clone(), |proxy| proxy.kubeconfig(&kubeconfig));
         let (health, metrics, spool) = (Port::reserve(), Port::reserve(), Port::reserve());
         let daemon = Daemon::builder(name)
             .args([
@@ -141,7 +150,7 @@ impl Stand {
 
     /// The leader issues the certificate and fills in the webhook configurations; then it is not needed any more, and statuses are the tests' own.
     async fn fill_in(&self, cluster: &Cluster) {
-        let leader = self.controller(cluster, "leader", &[]).await;
+        let leader = self.controller(cluster, "leader", &[], None).await;
         let mutating: Api<MutatingWebhookConfiguration> = Api::all(cluster.admin());
         let filled = until(mutating, CONFIGURATIONS, "the CA is filled in", |found: &MutatingWebhookConfiguration| {
             found.webhooks.iter().flatten().all(|webhook| webhook.client_config.ca_bundle.is_some())

@@ -1,14 +1,21 @@
 //! The CRD's way from release to release.
 
 use golden_catalog::api::{CRD_VERSION, GoldenImage, missing_fields};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::{
+    api::coordination::v1::Lease, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
-use crate::{harness, scene::Scene};
+use crate::{
+    harness,
+    scene::Scene,
+    stage::{CATALOG, NAMESPACE},
+};
 
 const NAME: &str = "goldenimages.cozystack.io";
 
@@ -41,11 +48,7 @@ pub async fn an_older_crd_is_reported_and_brought_forward(scene: &Scene<'_>) {
     assert!(files.len() > 3, "{files:?}");
     for (number, file) in files.iter().enumerate() {
         let shown = file.display().to_string();
-        let was: Value = serde_saphyr::from_str(&std::fs::read_to_string(file).expect("fixture")).expect("YAML");
-        let live = api(scene).get(NAME).await.expect("CRD");
-        let mut body: CustomResourceDefinition = serde_json::from_value(was).expect("CRD");
-        body.metadata.resource_version = live.metadata.resource_version;
-        api(scene).replace(NAME, &PostParams::default(), &body).await.expect("the older CRD");
+        put(scene, older(file)).await;
         // Somebody else's, by any tool: not the release's to take away.
         let marks = json!({ "metadata": { "labels": { "team": "storage" }, "annotations": { "example.org/owner": shown } } });
         let theirs = PatchParams { field_manager: Some("somebody".to_owned()), ..PatchParams::default() };
@@ -53,11 +56,7 @@ pub async fn an_older_crd_is_reported_and_brought_forward(scene: &Scene<'_>) {
         let missing = lacks(scene).await;
         println!("{shown}: {} fields are missing", missing.len());
         assert!(!missing.is_empty(), "{shown} is no older CRD");
-        let object: GoldenImage = serde_json::from_value(json!({
-            "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "stored" },
-            "spec": { "source": { "http": { "url": "https://e.example/a" } }, "suspend": true, "description": "stored before" },
-        }))
-        .expect("object");
+        let object = suspended("stored");
         scene.stage.images().create(&PostParams::default(), &object).await.expect("stored");
         if number == 0 {
             turned_off_it_is_told(scene, &missing).await;
@@ -77,6 +76,119 @@ pub async fn an_older_crd_is_reported_and_brought_forward(scene: &Scene<'_>) {
         end(daemon).await;
         scene.stage.images().delete("stored", &DeleteParams::default()).await.expect("deleted");
         harness::until_gone(scene.stage.images(), "stored").await;
+    }
+}
+
+/// The CRD in a file of `e2e/crds`.
+fn older(file: &std::path::Path) -> CustomResourceDefinition {
+    let was: Value = serde_saphyr::from_str(&std::fs::read_to_string(file).expect("fixture")).expect("YAML");
+    serde_json::from_value(was).expect("CRD")
+}
+
+/// Puts a CRD in the place of the one that is there, whoever writes on that meanwhile.
+async fn put(scene: &Scene<'_>, body: CustomResourceDefinition) {
+    harness::eventually("another CRD", async || {
+        let live = api(scene).get(NAME).await.map_err(|error| error.to_string())?;
+        let body = CustomResourceDefinition {
+            metadata: ObjectMeta { resource_version: live.metadata.resource_version, ..body.metadata.clone() },
+            ..body.clone()
+        };
+        api(scene).replace(NAME, &PostParams::default(), &body).await.map(drop).map_err(|error| error.to_string())
+    })
+    .await;
+}
+
+/// An image about which nothing is done but that this is said.
+fn suspended(name: &str) -> GoldenImage {
+    serde_json::from_value(json!({
+        "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": name },
+        "spec": { "source": { "http": { "url": format!("https://e.example/{name}") } }, "suspend": true, "description": "stored before" },
+    }))
+    .expect("object")
+}
+
+/// Creates it; the API server refuses for a moment when the CRD has just changed.
+async fn create(scene: &Scene<'_>, name: &str) {
+    harness::eventually("the image is created", async || {
+        match scene.stage.images().create(&PostParams::default(), &suspended(name)).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            other => other.map(drop).map_err(|error| error.to_string()),
+        }
+    })
+    .await;
+}
+
+/// When the Lease was renewed last.
+async fn renewed(scene: &Scene<'_>) -> Option<String> {
+    let leases: Api<Lease> = Api::namespaced(scene.stage.cluster.admin(), CATALOG);
+    let lease = leases.get("golden-catalog").await.expect("Lease");
+    lease.spec.and_then(|spec| spec.renew_time).map(|time| time.0.to_string())
+}
+
+/// Somebody puts an older CRD in the place of ours while a leader is at work. Turned off: it says which fields are missing, is not
+/// ready, and writes nothing until they are there again. By default it brings the CRD forward once more.
+pub async fn a_crd_that_loses_fields_during_a_term_stops_the_leader(scene: &Scene<'_>) {
+    let was = older(&harness::repository().join("e2e/crds/0.1.0-alpha.1.yaml"));
+    let daemon = scene.stage.daemon_with("loses", &json!({ "crdUpgrade": false }));
+    daemon.ready().await;
+    create(scene, "before-loss").await;
+    scene.stage.until_reason("before-loss", "Suspended").await;
+    put(scene, was.clone()).await;
+    let missing = lacks(scene).await;
+    harness::eventually("it is not ready, and names what is missing", async || match daemon.probe_text("readyz").await? {
+        (503, text) if text.contains("CRD: ") && missing.iter().all(|field| text.contains(field)) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    harness::eventually("it has stopped", async || {
+        let log = daemon.log();
+        if log.contains("nothing is written until it has them") { Ok(()) } else { Err(log.lines().last().unwrap_or_default().to_owned()) }
+    })
+    .await;
+    let mark = scene.stage.cluster.audit_mark().await;
+    create(scene, "during-loss").await;
+    // It lives, and had its chance to write: it renews the Lease twice.
+    for _ in 0..2 {
+        let before = renewed(scene).await;
+        harness::eventually(
+            "the Lease is renewed",
+            async || {
+                if renewed(scene).await == before { Err(format!("{before:?}")) } else { Ok(()) }
+            },
+        )
+        .await;
+    }
+    let mut writes = scene.stage.cluster.requests_since(mark).await;
+    writes.retain(|request| {
+        request.is_write()
+            && request.is_by(NAMESPACE, "golden-catalog-controller")
+            && !matches!(request.resource.as_str(), "leases" | "events")
+    });
+    assert!(writes.is_empty(), "written with a CRD that lacks fields: {writes:#?}");
+    assert_eq!(lacks(scene).await, missing, "it was turned off");
+
+    reinstall(scene).await;
+    scene.stage.until_reason("during-loss", "Suspended").await;
+    daemon.ready().await;
+    assert!(daemon.ended().is_none(), "the same process all along");
+    end(daemon).await;
+
+    let daemon = scene.stage.daemon("regains");
+    daemon.ready().await;
+    put(scene, was).await;
+    harness::eventually("the CRD is brought forward again", async || match lacks(scene).await {
+        missing if missing.is_empty() => Ok(()),
+        missing => Err(format!("{missing:?}")),
+    })
+    .await;
+    assert_eq!(version(scene).await.as_deref(), Some(env!("CARGO_PKG_VERSION")));
+    create(scene, "after-loss").await;
+    scene.stage.until_reason("after-loss", "Suspended").await;
+    assert!(daemon.ended().is_none(), "the same process all along");
+    end(daemon).await;
+    for name in ["before-loss", "during-loss", "after-loss"] {
+        scene.stage.images().delete(name, &DeleteParams::default()).await.expect("deleted");
+        harness::until_gone(scene.stage.images(), name).await;
     }
 }
 
@@ -122,12 +234,9 @@ pub async fn a_newer_crd_is_never_taken_back(scene: &Scene<'_>) {
 
 /// Puts the release's own CRD in place of whatever is there.
 pub async fn reinstall(scene: &Scene<'_>) {
-    let mut body: CustomResourceDefinition = serde_json::from_value(golden_catalog::api::crd()).expect("CRD");
+    let body: CustomResourceDefinition = serde_json::from_value(golden_catalog::api::crd()).expect("CRD");
     match api(scene).get_opt(NAME).await.expect("asked") {
-        Some(live) => {
-            body.metadata.resource_version = live.metadata.resource_version;
-            api(scene).replace(NAME, &PostParams::default(), &body).await.expect("replaced");
-        }
+        Some(_) => put(scene, body).await,
         None => {
             api(scene).create(&PostParams::default(), &body).await.expect("created");
         }

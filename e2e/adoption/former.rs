@@ -112,6 +112,17 @@ pub async fn goldens_are_taken_over(scene: &Scene<'_>, before: &Goldens) {
             assert_eq!(marked.labels().get("kubernetes-worker-image.cozystack.io/image").map(String::as_str), Some(image), "{kind}");
         }
     }
+    // The claim says that it was this very one, and its UID is what no backup copies; what a release before that left is brought up to
+    // date, and `Ready` is never False meanwhile (seen by the whole story).
+    for (image, left) in ADOPTED.into_iter().zip([json!("true"), Value::Null, json!("0a000000-0000-4000-8000-000000000001")]) {
+        let (claims, golden) = (scene.claims().await, golden_of(image));
+        let uid = before.get(&format!("pvc/{golden}")).expect("UID");
+        let is_meant = |claim: &DynamicObject| claim.annotations().get("kubernetes-worker-image.cozystack.io/adopt") == Some(uid);
+        harness::until(claims.clone(), &golden, "it says by its UID that it was taken over", is_meant).await;
+        let before_that = json!({ "metadata": { "annotations": { "kubernetes-worker-image.cozystack.io/adopt": left } } });
+        claims.patch(&golden, &PatchParams::default(), &Patch::Merge(&before_that)).await.expect("patched");
+        harness::until(claims, &golden, "it says so again", is_meant).await;
+    }
     // Helm's own notes are as they were: the old release still knows its goldens.
     let noble = scene.volumes().await.get(&golden_of("noble")).await.expect("volume");
     assert_eq!(noble.annotations().get("meta.helm.sh/release-name").map(String::as_str), Some("vm-default-images"));
@@ -138,10 +149,15 @@ pub async fn what_differs_is_left_alone_and_told(scene: &Scene<'_>, before: &Gol
 pub async fn what_cannot_be_told_is_taken_over_when_asked(scene: &Scene<'_>, before: &Goldens) {
     let told = scene.stage.until_reason("collected", "NameConflict").await;
     let message = harness::condition(&told, "Ready").expect("Ready").message.clone();
-    assert!(message.contains("kubernetes-worker-image.cozystack.io/adopt: \"true\""), "{message}");
+    let uid = scene.claims().await.get(&golden_of("collected")).await.expect("claim").uid().expect("UID");
+    assert!(message.contains(&format!("kubernetes-worker-image.cozystack.io/adopt: {uid}")), "{message}");
     let consent = json!({ "metadata": { "annotations": { "kubernetes-worker-image.cozystack.io/adopt": "true" } } });
     scene.claims().await.patch(&golden_of("collected"), &PatchParams::default(), &Patch::Merge(&consent)).await.expect("annotated");
     scene.stage.until("collected", "Ready", "True").await;
+    harness::until(scene.claims().await, &golden_of("collected"), "the word is turned into what is meant", |claim: &DynamicObject| {
+        claim.annotations().get("kubernetes-worker-image.cozystack.io/adopt") == Some(&uid)
+    })
+    .await;
     assert_eq!(&scene.goldens().await, before);
 }
 

@@ -121,6 +121,7 @@ fn child(url: &str, directory: &Path) {
         credentials: Vec::new(),
         ca_bundle: None,
         digest: None,
+        disk: None,
         fits: Arc::new(|_| Ok(())),
     };
     let (progress, _) = tokio::sync::watch::channel(Progress::default());

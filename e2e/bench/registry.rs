@@ -78,6 +78,7 @@ fn main() {
             credentials: credentials.clone(),
             ca_bundle: Some(ca.clone()),
             digest: None,
+            disk: None,
             fits: Arc::new(|_| Ok(())),
         };
         let (progress, _) = tokio::sync::watch::channel(Progress::default());

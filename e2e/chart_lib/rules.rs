@@ -3,25 +3,28 @@
 use std::collections::BTreeMap;
 
 use golden_catalog::{
+    admission::{Found, ImageFacts, Images, source_facts},
+    api::GoldenImage,
+    foreign::Quantity,
     model::DiskSize,
     rules::{
-        Reason,
         class::{ClassFacts, Classes, Shape, StatedClass, default_class},
-        clone::{
-            Access, CloneRequest, Fence, GoldenFacts, PoolFacts, Profile, Progress, Situation, Source, SourceFacts, SourceVolume,
-            StatedSize, Subject, SubjectKind, Target, Verdict, judge,
-        },
+        clone::{CloneRequest, PoolFacts, Profile, Situation, Source, SourceFacts, StatedSize, Subject, SubjectKind, Verdict, judge},
         freeze::{PoolClass, PoolDisk, PoolTemplate, frozen_class},
+        marks,
         pool::Pool,
         size::{Overheads, Volume, VolumeMode, in_one_unit},
     },
+    world::Sink as _,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::vectors::{Case, VECTORS, filled, text};
+use crate::vectors::{Case, VECTORS, answers, filled, text};
+
+const CATALOG: &str = "cozy-public";
 
 /// The messages that the daemon has too; the others are about what only a chart resolves, or are told by the daemon as warnings.
-const SHARED: [&str; 9] = [
+const SHARED: [&str; 10] = [
     "noGolden",
     "goldenFailed",
     "goldenTerminating",
@@ -29,6 +32,7 @@ const SHARED: [&str; 9] = [
     "goldenRetired",
     "noClass",
     "classMismatch",
+    "noSize",
     "tooSmall",
     "tooLarge",
 ];
@@ -122,46 +126,114 @@ fn frozen_classes() {
     assert!(judged > 10, "{judged}");
 }
 
-/// What stands under the golden's name, as the daemon would have read it.
-fn source(case: &Case, observed: &Value, golden: &str) -> SourceFacts {
-    let size = |of: Option<&Value>, field| of.and_then(|of| text(of, field)).map(|size| size.parse().expect("size"));
-    let named = |field: &str, key: &str| list(observed, field).iter().find(|item| text(item, key) == Some(golden));
-    let claim = named("claims", "name");
-    let image = list(observed, "images").first();
-    let target = image.and_then(|image| list(image, "targets").iter().find(|target| text(target, "golden") == Some(golden)));
-    let volume = named("volumes", "name");
-    let Some(stands) = claim.or(target).or(volume) else { return SourceFacts::Missing };
-    let failed = match (image.and_then(|image| image.get("failed")), volume.and_then(|volume| text(volume, "phase"))) {
-        (Some(failed), _) => Some((text(failed, "reason").expect("reason"), text(failed, "message").expect("message"))),
-        (None, Some("Failed")) => Some(("ImportFailed", "its DataVolume is in phase Failed")),
-        _ => None,
+/// What the daemon reads under the golden's name, from the objects that the vector says are there. Every claim carries our mark: of one
+/// without it the daemon only warns.
+fn source(observed: &Value, golden: &str) -> SourceFacts {
+    let named = |field: &str| list(observed, field).iter().find(|item| text(item, "name") == Some(golden));
+    let uid = format!("uid-{golden}");
+    let claim = named("claims").map(|claim| {
+        let mut labels = BTreeMap::from([(marks::GOLDEN, "true")]);
+        if is(claim, "temporary") {
+            labels.insert(marks::CDI_OWNED_BY, "someone");
+        }
+        let fence = [("retiring", marks::RETIRING), ("retired", marks::RETIRED)];
+        let notes: BTreeMap<_, _> = fence.into_iter().filter(|(field, _)| is(claim, field)).map(|(_, mark)| (mark, "now")).collect();
+        json!({
+            "metadata": {
+                "name": golden, "namespace": CATALOG, "uid": uid, "labels": labels, "annotations": notes,
+                "deletionTimestamp": is(claim, "terminating").then_some("2026-01-01T00:00:00Z"),
+                "ownerReferences": [{"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": golden, "uid": "dv", "controller": true}],
+            },
+            "spec": {"storageClassName": claim["class"], "volumeMode": claim["mode"], "resources": {"requests": {"storage": claim["request"]}}},
+            "status": {"phase": if is(claim, "pending") { "Pending" } else { "Bound" }, "capacity": {"storage": claim["capacity"]}},
+        })
+    });
+    let volume = named("volumes").or(named("claims")).map(|volume| {
+        let phase = text(volume, "phase").unwrap_or("Succeeded");
+        json!({"metadata": {"name": golden, "namespace": CATALOG, "uid": "dv"}, "spec": {}, "status": {"phase": phase}})
+    });
+    let found = Found {
+        claim: claim.map(|claim| serde_json::from_value(without_nulls(claim)).expect("a claim")),
+        volume: volume.map(|volume| serde_json::from_value(volume).expect("a DataVolume")),
+        snapshot: None,
     };
-    let terminating = claim.is_some_and(|claim| is(claim, "terminating"));
-    let progress = match failed {
-        _ if terminating => Progress::Terminating,
-        Some((reason, message)) => Progress::Failed { reason: reason.parse::<Reason>().expect("a reason"), message: message.to_owned() },
-        None => Progress::Ready,
+    let images = Images::default();
+    let mut sink = images.store.sink(|image: GoldenImage| Some(ImageFacts::of(&image)));
+    sink.begin();
+    for image in list(observed, "images") {
+        let mut image = image.clone();
+        image["apiVersion"] = "cozystack.io/v1alpha1".into();
+        image["kind"] = "GoldenImage".into();
+        sink.apply(serde_json::from_value(image).expect("a GoldenImage"));
+    }
+    sink.synced();
+    source_facts(&Source::Claim(golden.to_owned()), &found, &images, CATALOG).expect("everything has been read")
+}
+
+/// An absent field instead of a null.
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            map.into_iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key, without_nulls(value))).collect()
+        }
+        other => other,
+    }
+}
+
+/// The daemon's verdict on the disk that a chart renders for a vector: a clone of `golden` in `stated`.
+fn verdict(case: &Case, observed: &Value, golden: &str, stated: Option<&str>) -> Verdict {
+    let mut classes: Classes = list(observed, "classes").iter().map(class).collect();
+    for name in list(observed, "claims").iter().filter_map(|claim| text(claim, "class")).chain(stated) {
+        // A class that the vector does not describe exists, and grows volumes.
+        let plain = || ClassFacts { name: name.to_owned(), allows_expansion: true, ..ClassFacts::default() };
+        classes.entry(name.to_owned()).or_insert_with(plain);
+    }
+    let overhead = observed.get("overhead").cloned().unwrap_or_default();
+    let by_class = overhead.get("classes").and_then(Value::as_object).cloned().unwrap_or_default();
+    let overheads =
+        Overheads::parse(text(&overhead, "global"), by_class.iter().filter_map(|(class, share)| Some((class.as_str(), share.as_str()?))));
+    let minimums = observed.get("minimums").and_then(Value::as_object).cloned().unwrap_or_default();
+    let profiles: BTreeMap<String, Profile> = minimums
+        .iter()
+        .map(|(class, minimum)| {
+            (class.clone(), Profile { minimum: minimum.as_str().and_then(|size| size.parse().ok()), ..Profile::default() })
+        })
+        .collect();
+    let template = observed.get("template");
+    let pool = if case.image.contains_key("disk") {
+        Pool::new("tenant-a", Pool::VM_DISK, "web")
+    } else {
+        Pool::workers("tenant-a", "kubernetes-alpha-gpu")
     };
-    let fence = match claim {
-        Some(claim) if is(claim, "retired") => Fence::Retired,
-        Some(claim) if is(claim, "retiring") => Fence::Retiring,
-        _ => Fence::Open,
+    let size = case.disk_size.as_ref().map(|size| size.as_str().map_or_else(|| size.to_string(), str::to_owned));
+    let request = CloneRequest {
+        subject: Subject { kind: SubjectKind::DataVolume, namespace: "tenant-a".into(), name: "disk".into(), disk: None },
+        source: Source::Claim(golden.to_owned()),
+        through: None,
+        shape: Shape::Storage,
+        class: StatedClass::of(stated),
+        size: size.filter(|size| !size.is_empty()).map_or(StatedSize::Absent, |size| {
+            let quantity: Quantity = serde_json::from_value(json!(size)).expect("a quantity");
+            quantity.bytes().and_then(DiskSize::from_bytes).map_or(StatedSize::Unreadable(size), StatedSize::Bytes)
+        }),
+        volume_mode: None,
+        access_modes: vec![],
+        annotations: BTreeMap::new(),
+        pool,
     };
-    let all = list(observed, "claims").iter().map(|claim| (text(claim, "name"), text(claim, "class")));
-    SourceFacts::Golden(GoldenFacts {
-        name: golden.to_owned(),
-        image: Some(case.name.clone()),
-        access: Access::AllTenants,
-        progress,
-        volume: SourceVolume {
-            class: text(stands, "class").map(str::to_owned),
-            request: size(claim, "request").or_else(|| size(target, "size")),
-            capacity: size(claim, "capacity"),
-            volume_mode: claim.and_then(|claim| text(claim, "mode")).and_then(VolumeMode::parse),
-        },
-        fence,
-        targets: all.map(|(name, class)| Target { golden: name.expect("a name").to_owned(), class: class.map(str::to_owned) }).collect(),
-    })
+    let labels = BTreeMap::new();
+    let uses_golden = template.and_then(|template| text(template, "golden")) == Some(golden);
+    let situation = Situation {
+        catalog_namespace: CATALOG,
+        source: Ok(source(observed, golden)),
+        classes: Ok(&classes),
+        profiles: Ok(&profiles),
+        overheads: &overheads,
+        pool: Ok(PoolFacts { class: frozen(list(observed, "disks"), template), uses_golden }),
+        namespace_labels: Ok(&labels),
+        node_local: &[],
+    };
+    judge(&request, &situation)
 }
 
 /// The daemon refuses what the chart refuses, and after the name of the object with the same words.
@@ -171,54 +243,9 @@ fn refusals_have_the_same_words() {
     for case in &VECTORS.decisions {
         let Some(message) = case.error.as_deref().filter(|message| SHARED.contains(message)) else { continue };
         let (Some(observed), golden) = (&case.observed, &case.with["golden"]) else { continue };
-        let nothing_under_the_name = |field: &str| !list(observed, field).iter().any(|item| text(item, "name") == Some(golden));
-        if message == "noGolden" && !(nothing_under_the_name("claims") && nothing_under_the_name("volumes")) {
-            continue;
-        }
-        let mut classes: Classes = list(observed, "classes").iter().map(class).collect();
-        for name in list(observed, "claims").iter().filter_map(|claim| text(claim, "class")).chain(case.storage_class.as_deref()) {
-            // A class that the vector does not describe exists, and grows volumes.
-            let plain = || ClassFacts { name: name.to_owned(), allows_expansion: true, ..ClassFacts::default() };
-            classes.entry(name.to_owned()).or_insert_with(plain);
-        }
-        let overhead = observed.get("overhead").cloned().unwrap_or_default();
-        let by_class = overhead.get("classes").and_then(Value::as_object).cloned().unwrap_or_default();
-        let overheads = Overheads::parse(
-            text(&overhead, "global"),
-            by_class.iter().filter_map(|(class, share)| Some((class.as_str(), share.as_str()?))),
-        );
-        let template = observed.get("template");
-        let pool = if case.image.contains_key("disk") {
-            Pool::new("tenant-a", Pool::VM_DISK, "web")
-        } else {
-            Pool::workers("tenant-a", "kubernetes-alpha-gpu")
+        let Verdict::Refuse(violations) = verdict(case, observed, golden, case.storage_class.as_deref()) else {
+            panic!("{:?} is not refused", case.name)
         };
-        let request = CloneRequest {
-            subject: Subject { kind: SubjectKind::DataVolume, namespace: "tenant-a".into(), name: "disk".into(), disk: None },
-            source: Source::Claim(golden.clone()),
-            through: None,
-            shape: Shape::Storage,
-            class: StatedClass::of(case.storage_class.as_deref()),
-            size: case.disk_size.as_ref().map_or(StatedSize::Absent, |size| StatedSize::Bytes(size.parse().expect("size"))),
-            volume_mode: None,
-            access_modes: vec![],
-            annotations: BTreeMap::new(),
-            pool,
-        };
-        let profiles: BTreeMap<String, Profile> = BTreeMap::new();
-        let labels = BTreeMap::new();
-        let uses_golden = template.and_then(|template| text(template, "golden")) == Some(golden);
-        let situation = Situation {
-            catalog_namespace: "cozy-public",
-            source: Ok(source(case, observed, golden)),
-            classes: Ok(&classes),
-            profiles: Ok(&profiles),
-            overheads: &overheads,
-            pool: Ok(PoolFacts { class: frozen(list(observed, "disks"), template), uses_golden }),
-            namespace_labels: Ok(&labels),
-            node_local: &[],
-        };
-        let Verdict::Refuse(violations) = judge(&request, &situation) else { panic!("{:?} is not refused", case.name) };
         let said: Vec<&str> =
             violations.iter().filter_map(|violation| violation.message.split_once(": ")).map(|(_, words)| words).collect();
         let expected = filled(message, case);
@@ -230,4 +257,23 @@ fn refusals_have_the_same_words() {
     }
     let unmet: Vec<_> = SHARED.iter().filter(|message| !judged.contains_key(*message)).collect();
     assert!(unmet.is_empty(), "no vector reached the daemon for {unmet:?}");
+}
+
+/// The daemon admits every clone that the chart renders: under the name the chart gives it, in the class it writes.
+#[test]
+fn what_a_chart_renders_is_admitted() {
+    let mut judged = 0;
+    for (case, answer) in VECTORS.decisions.iter().zip(answers("decisions", VECTORS.decisions.len())) {
+        let (None, Some(observed), true) = (&case.error, &case.observed, is(answer, "clone")) else { continue };
+        let golden = text(answer, "golden").expect("a clone has a golden");
+        // A pool that has its clones goes on as it was, and no new disk is asked for; the daemon would refuse one.
+        let waived = |disk: &Value| is(disk, "finished") && text(disk, "golden") == Some(golden);
+        if list(observed, "disks").iter().any(waived) {
+            continue;
+        }
+        let verdict = verdict(case, observed, golden, text(answer, "storageClass").filter(|class| !class.is_empty()));
+        assert!(matches!(verdict, Verdict::Allow { .. }), "{}: {golden}\n{verdict:#?}", case.name);
+        judged += 1;
+    }
+    assert!(judged > 30, "{judged}");
 }

@@ -3,9 +3,10 @@
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use golden_catalog::{
+    foreign::Quantity,
     model::{
-        ClassName, ContainerReference, DiskSize, GoldenName, Identity, ImageName, Naming, Schematic, SchematicId, Source, TalosFactory,
-        TalosVersion,
+        ClassName, ContainerReference, DiskSize, GoldenName, Identity, ImageName, KubernetesVersion, Naming, Schematic, SchematicId,
+        Source, TalosFactory, TalosVersion,
     },
     rules::container::tag_agrees,
 };
@@ -25,8 +26,10 @@ pub struct Vectors {
     schematic_ids: Vec<TextVector>,
     versions: Vec<TextVector>,
     references: Vec<TextVector>,
+    kubernetes_versions: Vec<TextVector>,
     tags: Vec<TagVector>,
     sizes: Vec<SizeVector>,
+    quantities: Vec<SizeVector>,
     pub comparisons: Vec<Comparison>,
     pub claims: Vec<Claim>,
     pub default_classes: Vec<ClassVector>,
@@ -109,7 +112,7 @@ pub struct Case {
     pub image: Map<String, Value>,
     pub observed: Option<Value>,
     pub storage_class: Option<String>,
-    pub disk_size: Option<String>,
+    pub disk_size: Option<Value>,
     #[serde(default)]
     out: Map<String, Value>,
     pub error: Option<String>,
@@ -131,7 +134,7 @@ static ANSWERS: LazyLock<Value> = LazyLock::new(|| {
 });
 
 /// The library's answers of one kind, as many as there are vectors.
-fn answers(kind: &str, vectors: usize) -> &'static [Value] {
+pub fn answers(kind: &str, vectors: usize) -> &'static [Value] {
     let answers = ANSWERS[kind].as_array().unwrap_or_else(|| panic!("no answers for {kind}"));
     assert!(vectors > 0, "no vectors for {kind}");
     assert_eq!(answers.len(), vectors, "{kind}");
@@ -225,6 +228,11 @@ fn r2_references() {
 }
 
 #[test]
+fn r2_kubernetes_versions() {
+    refusals::<KubernetesVersion>("kubernetesVersions", &VECTORS.kubernetes_versions);
+}
+
+#[test]
 fn r2_tags() {
     for (vector, answer) in VECTORS.tags.iter().zip(answers("tags", VECTORS.tags.len())) {
         let reference: ContainerReference = vector.reference.parse().expect("reference");
@@ -245,6 +253,16 @@ fn sizes() {
         }
         assert_eq!(text(answer, "bytes"), vector.bytes.as_deref(), "helm: {vector:?}");
         assert_eq!(text(answer, "error"), vector.error.as_deref(), "helm: {vector:?}");
+    }
+}
+
+#[test]
+fn r16_quantities() {
+    for (vector, answer) in VECTORS.quantities.iter().zip(answers("quantities", VECTORS.quantities.len())) {
+        let read: Quantity = serde_json::from_value(vector.text.clone()).expect("text or a number");
+        let bytes = read.bytes().filter(|bytes| *bytes > 0).map(|bytes| bytes.to_string());
+        assert_eq!(bytes, vector.bytes, "{vector:?}");
+        assert_eq!(answer.as_str(), Some(vector.bytes.as_deref().unwrap_or_default()), "helm: {vector:?}");
     }
 }
 

@@ -201,6 +201,7 @@ async fn a_leader_with_an_empty_spool_fetches_what_is_unfinished_and_keeps_impor
 /// A frozen digest: another target of a finished image, on a spool that has not got the disk, and other bytes upstream. It is
 /// copied from the golden that is there, and upstream is not asked.
 async fn a_golden_is_never_made_from_other_bytes(world: &World) {
+    let former = std::fs::read(world.nginx.files().join("kept")).expect("the file");
     world.disk("kept", 45);
     let sent = world.sent("kept");
     let before = world.claims().await.get(&golden("kept")).await.expect("claim").metadata.uid;
@@ -239,10 +240,17 @@ async fn a_golden_is_never_made_from_other_bytes(world: &World) {
     .await;
     assert!(world.sent("kept").1 > sent.1, "upstream was asked");
     let frozen = status.disk.expect("a disk on record").digest;
-    assert_eq!(told.status.expect("status").disk.map(|disk| disk.digest), Some(frozen), "what is on record stays");
+    assert_eq!(told.status.expect("status").disk.map(|disk| disk.digest), Some(frozen.clone()), "what is on record stays");
     for disk in &disks {
         assert!(volumes.get_opt(disk).await.expect("asked").is_none(), "nothing is made from other bytes");
     }
+    // Upstream has the former bytes again, and a person has it asked: the spool's other disk is no answer.
+    world.nginx.put("kept", &former);
+    let retry = json!({ "metadata": { "annotations": { "kubernetes-worker-image.cozystack.io/retry": "once more" } } });
+    world.stage.images().patch("kept", &PatchParams::default(), &Patch::Merge(&retry)).await.expect("patched");
+    world.stage.until("kept", "Ready", "True").await;
+    let status = world.stage.images().get("kept").await.expect("image").status.expect("status");
+    assert_eq!(status.disk.map(|disk| disk.digest), Some(frozen), "the same disk as ever");
     world.stage.images().delete("kept", &DeleteParams::default()).await.expect("deleted");
 }
 

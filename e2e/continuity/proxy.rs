@@ -4,6 +4,7 @@
 //! What it counts are writes: every request that asks for a change but those of the Lease, whose number depends on time
 //! (`lease.rs` kills around them). Events count, though they are told when there is time: which write is the n-th differs from
 //! round to round, and a round that none is left for ends the count all the same.
+#![allow(dead_code, reason = "each test binary uses its part")]
 
 use super::{
     harness::ControlPlane,
@@ -73,11 +74,17 @@ pub enum Mode {
 #[derive(Default)]
 struct Plan {
     trap: Option<(usize, Side)>,
+    /// Only writes of paths with this in them count for the trap.
+    trapped: Option<String>,
+    /// How many of those there were.
+    at: usize,
     frozen: bool,
     mode: Mode,
     faults: Option<(Faults, u64)>,
     /// Reads of paths with this in them are not answered.
     deaf: Option<&'static str>,
+    /// Reads of paths with this in them, but no watches, are refused.
+    forbidden: Option<&'static str>,
     /// For how many seconds a watch goes on, whatever was asked.
     watches: Option<u32>,
     counted: usize,
@@ -92,6 +99,8 @@ struct State {
     plan: Mutex<Plan>,
     trapped: watch::Sender<bool>,
     cut: watch::Sender<u64>,
+    /// Watches of paths with this in them pass nothing on for now.
+    held: watch::Sender<Option<&'static str>>,
 }
 
 /// The running proxy; it ends with the runtime of the test.
@@ -114,6 +123,7 @@ impl ApiProxy {
             plan: Mutex::default(),
             trapped: watch::Sender::new(false),
             cut: watch::Sender::new(0),
+            held: watch::Sender::new(None),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");
         let address = listener.local_addr().expect("an address");
@@ -156,11 +166,18 @@ impl ApiProxy {
     pub fn reset(&self) {
         *self.state.plan() = Plan::default();
         self.state.trapped.send_replace(false);
+        self.state.held.send_replace(None);
     }
 
     /// At the `n`-th write from now on (the first is 1) everything stands still; see [`Self::trapped`].
     pub fn trap(&self, n: usize, side: Side) {
         self.state.plan().trap = Some((n, side));
+    }
+
+    /// The same at the `n`-th write of a path with `part` in it.
+    pub fn trap_at(&self, part: &str, n: usize, side: Side) {
+        let mut plan = self.state.plan();
+        (plan.trap, plan.trapped, plan.at) = (Some((n, side)), Some(part.to_owned()), 0);
     }
 
     /// Waits until the trap has closed.
@@ -189,6 +206,17 @@ impl ApiProxy {
     /// Lets no read of a path with `part` in it be answered from now on; what is under way goes on.
     pub fn deafen(&self, part: Option<&'static str>) {
         self.state.plan().deaf = part;
+    }
+
+    /// Refuses every read of a path with `part` in it from now on; watches go on.
+    pub fn forbid(&self, part: Option<&'static str>) {
+        self.state.plan().forbidden = part;
+    }
+
+    /// Holds back what watches of a path with `part` in it tell, and tells it all when nothing is held any more. Reads are answered
+    /// as ever.
+    pub fn hold_watches(&self, part: Option<&'static str>) {
+        self.state.held.send_replace(part);
     }
 
     /// Has the API server end every watch after so many seconds from now on, so that a watch that hears nothing otherwise hears of that.
@@ -238,8 +266,11 @@ fn fate(state: &State, method: &Method, path: &str, watches: bool) -> Fate {
     }
     if counts {
         plan.counted += 1;
+        let is_of_trap = plan.trapped.as_ref().is_none_or(|part| path.contains(part.as_str()));
+        plan.at += usize::from(is_of_trap);
         if let Some((n, side)) = plan.trap
-            && plan.counted == n
+            && is_of_trap
+            && plan.at == n
         {
             plan.frozen = true;
             return Fate::Trap(side);
@@ -247,6 +278,9 @@ fn fate(state: &State, method: &Method, path: &str, watches: bool) -> Fate {
     }
     if *method == Method::GET && plan.deaf.is_some_and(|part| path.contains(part)) {
         return Fate::Hang;
+    }
+    if *method == Method::GET && !watches && plan.forbidden.is_some_and(|part| path.contains(part)) {
+        return Fate::Answer(403);
     }
     match plan.mode {
         Mode::Pass => {}
@@ -342,13 +376,26 @@ async fn forward(state: &State, request: Request<Incoming>, path: &str) -> Resul
             response = response.header(name, value);
         }
     }
-    let stream = answer.bytes_stream().map_ok(Frame::data).map_err(Error::from);
+    let (held, is_watch) = (state.held.subscribe(), path.contains("watch=true"));
+    let path = path.clone();
+    let late = move |bytes| {
+        let (mut held, path) = (held.clone(), path.clone());
+        async move {
+            if is_watch {
+                // Whoever holds it is there as long as the proxy.
+                let _ = held.wait_for(|held| held.is_none_or(|part| !path.contains(part))).await;
+            }
+            Ok(bytes)
+        }
+    };
+    let stream = answer.bytes_stream().and_then(late).map_ok(Frame::data).map_err(Error::from);
     Ok(response.body(StreamBody::new(stream).boxed_unsync())?)
 }
 
 /// An answer in the API server's form, with the reason it gives for this code.
 fn status(code: u16) -> Response<Body> {
     let reason = match code {
+        403 => "Forbidden",
         409 => "Conflict",
         429 => "TooManyRequests",
         503 => "ServiceUnavailable",

@@ -118,6 +118,7 @@ pub fn request(url: &str) -> IntakeRequest {
         credentials: Vec::new(),
         ca_bundle: None,
         digest: None,
+        disk: None,
         fits: Arc::new(|_| Ok(())),
     }
 }

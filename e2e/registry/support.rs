@@ -72,7 +72,16 @@ impl Bench {
         let source = Source::ContainerDisk { reference: reference.parse().expect(reference), architecture };
         let identity = golden_catalog::model::Identity::of(&source, None).expect("identity");
         let fits = Arc::new(|_| Ok(()));
-        IntakeRequest { identity, source, schematic_id: None, credentials, ca_bundle: Some(self.ca.clone()), digest: None, fits }
+        IntakeRequest {
+            identity,
+            source,
+            schematic_id: None,
+            credentials,
+            ca_bundle: Some(self.ca.clone()),
+            digest: None,
+            disk: None,
+            fits,
+        }
     }
 
     pub async fn take(&self, reference: &str, credentials: Vec<Credentials>) -> Result<Spooled, IntakeError> {

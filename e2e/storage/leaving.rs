@@ -80,6 +80,23 @@ pub async fn a_target_that_is_taken_out_goes_when_nothing_needs_it(scene: &Scene
     .await;
     assert!(!claims.get(FIRST).await.expect("claim").annotations().contains_key(marks::RETIRING), "its sibling is left alone");
 
+    // Not accepted meanwhile: it stays as it is, open again, and that is told.
+    let access = async |access: Value| {
+        let patch = Patch::Merge(json!({ "spec": { "access": access } }));
+        images.patch("leaves", &PatchParams::default(), &patch).await.expect("a free field");
+    };
+    access(json!({ "policy": "Selected", "namespaceSelector": { "matchLabels": { "licensed": "yes" } } })).await;
+    harness::until(images.clone(), "leaves", "what leaves is told", |image: &GoldenImage| {
+        retiring(image).contains(LOCAL) && retiring(image).contains("stays as it is while the image is not accepted")
+    })
+    .await;
+    harness::until(claims.clone(), LOCAL, "it is open again", |claim: &DynamicObject| !claim.annotations().contains_key(marks::RETIRING))
+        .await;
+    access(json!({ "policy": "AllTenants", "namespaceSelector": null })).await;
+    harness::until(images.clone(), "leaves", "it is to go again", |image: &GoldenImage| retiring(image).contains(&pool) && ready(image))
+        .await;
+    harness::until(claims.clone(), LOCAL, "no new pools", |claim: &DynamicObject| claim.annotations().contains_key(marks::RETIRING)).await;
+
     // Put back while it is there still.
     scene.retarget("leaves", both.clone()).await.expect("put back");
     for api in [&claims, &volumes] {

@@ -206,6 +206,7 @@ async fn follow(namespace: &str, name: &str, scene: &Scene, live: &Live) -> Know
             Some(Target::Claim(name)) => return Ok(Chain::Catalog(Source::Claim(name))),
             Some(Target::Snapshot(name)) => return Ok(Chain::Catalog(Source::Snapshot(name))),
             Some(Target::DataSource { namespace, name }) => next = (namespace, name),
+            Some(Target::Anything) => return Err(Unknown(format!("DataSource {}/{} cannot be read", next.0, next.1))),
             _ => break,
         }
     }

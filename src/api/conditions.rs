@@ -39,7 +39,7 @@ pub enum ConditionType {
     ProfileChanged,
     /// The goldens are to go when nothing needs them. Present only when True.
     Retiring,
-    /// The API server refuses a write that nothing else waits for; it is tried again. Present only when True.
+    /// The API server refuses a write that nothing else waits for, or what a retirement takes; it is tried again. Present only when True.
     WriteRefused,
 }
 
@@ -84,7 +84,9 @@ impl ConditionType {
             Self::CloneLimited => "Clones in the StorageClass are slow, limited or impossible.",
             Self::ProfileChanged => "The StorageProfile would have the golden made otherwise today.",
             Self::Retiring => "The goldens, or one of them, are to go when nothing needs them (R23).",
-            Self::WriteRefused => "The API server refuses a write that nothing else waits for; it is tried again.",
+            Self::WriteRefused => {
+                "The API server refuses a write that nothing else waits for, or what a retirement takes; it is tried again."
+            }
         }
     }
 

@@ -4,8 +4,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use super::spec::VirtualMachineDefaultsSpec;
-use crate::model::Image;
+use super::{
+    conditions::{ConditionType, find_condition},
+    spec::VirtualMachineDefaultsSpec,
+};
+use crate::{model::Image, rules::Reason};
 
 /// What the daemon knows of an image.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
@@ -70,6 +73,18 @@ impl GoldenImageStatus {
     /// Whether the golden of this class, as a target of the spec names it, is on record.
     pub fn has_golden(&self, requested_class: &str) -> bool {
         self.targets.iter().any(|target| target.requested_class == requested_class && target.golden.is_some())
+    }
+
+    /// What goldens have other than their targets ask for, in words, as the targets' own conditions say.
+    pub fn edited_targets(&self) -> impl Iterator<Item = &str> {
+        let told = self.targets.iter().filter_map(|target| find_condition(&target.conditions, ConditionType::EntryEdited));
+        told.map(|condition| condition.message.trim_end_matches(Reason::EntryEdited.remedy()).trim_end())
+    }
+
+    /// The digest of the disk that may never change again, since a golden was made from it.
+    pub fn frozen_disk(&self) -> Option<crate::model::Digest> {
+        let is_made = self.targets.iter().any(|target| target.claim_uid.is_some());
+        self.disk.as_ref().filter(|_| is_made).and_then(|disk| disk.digest.parse().ok())
     }
 
     /// The goldens on record that no target of the spec is for any more (R23).

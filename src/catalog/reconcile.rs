@@ -36,10 +36,19 @@ impl Listing {
     /// How the image stood to the list when its status was written: what counts until the list has been read again.
     pub fn on_record(status: &GoldenImageStatus) -> Self {
         let edited = find_condition(&status.conditions, ConditionType::EntryEdited).filter(|condition| condition.status == "True");
-        match edited {
+        // What the targets say for themselves stands behind it, and a text of ours may have been cut to fit.
+        let of_list = edited.map(|condition| {
+            let mut told = condition.message.trim_end_matches(Reason::EntryEdited.remedy());
+            for of_target in status.edited_targets() {
+                let lead: String = of_target.chars().take(40).collect();
+                told = told.find(&lead).map_or(told, |at| &told[..at]);
+            }
+            told.trim_end().to_owned()
+        });
+        match of_list {
             _ if is_true(&status.conditions, ConditionType::Unlisted) => Self::Unlisted,
-            Some(condition) => Self::Edited(condition.message.trim_end_matches(Reason::EntryEdited.remedy()).trim_end().to_owned()),
-            None => Self::ByHand,
+            Some(told) if !told.is_empty() => Self::Edited(told),
+            Some(_) | None => Self::ByHand,
         }
     }
 }

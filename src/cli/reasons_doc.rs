@@ -65,6 +65,7 @@ const fn stands_in(reason: Reason) -> &'static str {
             "Accepted, Ready; of an entry without an image: an Event on the list"
         }
         R::NameConflict | R::DuplicateClass | R::AccessNotEnforced => "Accepted, Ready",
+        R::CannotRetire => "Ready, WriteRefused; an Event on the golden",
         R::EntryEdited => "EntryEdited",
         R::Unlisted => "Unlisted",
         // Storage, CDI and the golden itself.
@@ -87,6 +88,7 @@ const fn stands_in(reason: Reason) -> &'static str {
         | R::GoldenTerminating
         | R::GoldenMissing => "Ready",
         R::CreateRefused | R::QuotaExceeded => "Ready, WriteRefused",
+        R::CannotRetire => "Ready, WriteRefused; an Event on the golden's claim",
         R::AttemptsSpent => "the message of Ready, beside the last attempt's reason",
         R::InUseByPod => "InUseByPod",
         R::Retiring => "Retiring, Ready",

@@ -1,6 +1,9 @@
 //! Doing what was decided, one action at a time, with the leader's client.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Secret},
@@ -38,8 +41,19 @@ pub struct Hands {
     pub registry: Registry,
     /// The CA bundle that importers are to trust, as it is now.
     pub ca_bundle: Arc<dyn Fn() -> Option<String> + Send + Sync>,
-    /// The bundle as this leader last wrote it: one write for many imports.
-    pub ca_written: Arc<Mutex<Option<String>>>,
+    /// The bundle as this leader last wrote it, and when: one write for many imports.
+    pub ca_written: Arc<Mutex<Option<(String, Instant)>>>,
+}
+
+/// For how long the CA counts as just written: importers that begin again together cost one write.
+const CA_HOLDS: Duration = Duration::from_secs(3);
+
+/// Whether the CA is to be written. Also for whoever tries again: a ConfigMap that somebody deleted or edited is a reason to.
+fn is_ca_due(written: Option<&(String, Instant)>, bundle: &str, is_again: bool, now: Instant) -> bool {
+    match written {
+        Some((known, at)) if known == bundle => is_again && now.saturating_duration_since(*at) >= CA_HOLDS,
+        _ => true,
+    }
 }
 
 /// An action that the API server refused or did not answer.
@@ -193,22 +207,22 @@ impl Hands {
     ) -> Result<(), ActError> {
         let bundle = (self.ca_bundle)().ok_or(ActError::NoCertificate)?;
         let address = self.registry.grant(&Self::grant(image.uid, golden, disk));
-        // Written again for whoever tries again: a ConfigMap that somebody deleted or edited is a reason to.
-        if mark > (1, 0, 0) || *self.ca_written() != Some(bundle.clone()) {
+        let is_due = is_ca_due(self.ca_written().as_ref(), &bundle, mark > (1, 0, 0), Instant::now());
+        if is_due {
             let params = PatchParams::apply(managers::GOLDEN).force();
             let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.catalog);
             let map = manifest::spool_ca(&self.catalog, &bundle);
             maps.patch(manifest::SPOOL_CA, &params, &Patch::Apply(&map))
                 .await
                 .map_err(failed(format!("the ConfigMap {}", manifest::SPOOL_CA)))?;
-            *self.ca_written() = Some(bundle);
+            *self.ca_written() = Some((bundle, Instant::now()));
         }
         let secret = self.write_secret(image, golden, &address.header_line()).await?;
         remember(memory, image.uid, golden, |golden| golden.headers_written(secret, mark));
         Ok(())
     }
 
-    fn ca_written(&self) -> MutexGuard<'_, Option<String>> {
+    fn ca_written(&self) -> MutexGuard<'_, Option<(String, Instant)>> {
         self.ca_written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -347,7 +361,8 @@ impl Hands {
     }
 
     /// Writes marks on what is taken over: on its claim, and on its DataVolume where there is one. Nothing else of either is
-    /// touched, and neither is another object that took the name.
+    /// touched, and neither is another object that took the name. The claim says from then on by its own UID that it was: consent is
+    /// used up, so that a backup of it consents to nothing.
     pub async fn write_marks(
         &self,
         golden: &GoldenName,
@@ -358,13 +373,19 @@ impl Hands {
         let (claims, volumes): (Api<Claim>, Api<DataVolume>) =
             (Api::namespaced(self.client.clone(), &self.catalog), Api::namespaced(self.client.clone(), &self.catalog));
         let params = PatchParams { field_manager: Some(managers::MARKS.to_owned()), ..PatchParams::default() };
-        let patch =
-            |uid: &str| Patch::Merge(json!({ "metadata": { "uid": uid, "labels": marks.labels, "annotations": marks.annotations } }));
+        let patch = |uid: &str, adopt: Option<&str>| {
+            let mut annotations = json!(marks.annotations);
+            annotations[marks::ADOPT] = json!(adopt);
+            Patch::Merge(json!({ "metadata": { "uid": uid, "labels": marks.labels, "annotations": annotations } }))
+        };
         // The DataVolume first: CDI copies its labels and annotations to the claim.
         if let Some(uid) = volume_uid {
-            volumes.patch(golden.as_str(), &params, &patch(uid)).await.map_err(failed("the marks of the golden's DataVolume"))?;
+            volumes.patch(golden.as_str(), &params, &patch(uid, None)).await.map_err(failed("the marks of the golden's DataVolume"))?;
         }
-        claims.patch(golden.as_str(), &params, &patch(claim_uid)).await.map_err(failed("the marks of the golden's PVC"))?;
+        claims
+            .patch(golden.as_str(), &params, &patch(claim_uid, Some(claim_uid)))
+            .await
+            .map_err(failed("the marks of the golden's PVC"))?;
         Ok(())
     }
 }
@@ -425,7 +446,9 @@ fn remember(memory: &Memory, uid: &str, golden: &GoldenName, work: impl FnOnce(&
 mod tests {
     use serde_json::{Value, json};
 
-    use super::take_over;
+    use std::time::{Duration, Instant};
+
+    use super::{CA_HOLDS, is_ca_due, take_over};
 
     fn entry(manager: &str, operation: &str, subresource: Option<&str>, fields: Value) -> Value {
         let mut entry =
@@ -434,6 +457,23 @@ mod tests {
             entry["subresource"] = subresource.into();
         }
         entry
+    }
+
+    #[test]
+    fn the_ca_is_written_once_for_importers_that_begin_again_together() {
+        let now = Instant::now();
+        let written = ("ca".to_owned(), now);
+        let soon = now + Duration::from_millis(500);
+        for (written, bundle, is_again, at, expected) in [
+            (None, "ca", false, now, true),
+            (Some(&written), "ca", false, now + CA_HOLDS, false),
+            (Some(&written), "ca", true, soon, false),
+            (Some(&written), "ca", true, now + CA_HOLDS, true),
+            (Some(&written), "another", false, soon, true),
+            (Some(&written), "another", true, soon, true),
+        ] {
+            assert_eq!(is_ca_due(written, bundle, is_again, at), expected, "{bundle} {is_again}");
+        }
     }
 
     #[test]

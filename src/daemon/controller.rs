@@ -81,6 +81,8 @@ pub struct Shared {
     pub limits: (usize, usize),
     /// How long a golden is closed before it is retired (R23).
     pub retire_wait: Duration,
+    /// What keeps goldens from being retired, as the fence met it.
+    pub fence_troubles: super::fence::Troubles,
     /// Told when something of an image or a golden changed: by it those wait who look at goldens as a whole.
     pub goldens_changed: watch::Sender<()>,
     /// How many images are worked on at once.

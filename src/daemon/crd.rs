@@ -1,21 +1,32 @@
 //! Our own CRD in the cluster: watched by every replica, brought forward by the leader.
 
-use std::time::Duration;
-
-use futures::StreamExt as _;
-use kube::{
-    Api, Client,
-    api::{ApiResource, DynamicObject, Patch, PatchParams},
-    runtime::watcher::{self, Event, watcher},
+use std::{
+    borrow::Cow,
+    sync::Arc,
+    time::{Duration, Instant},
 };
-use serde_json::Value;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
+    core::ClusterResourceScope,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{Upgrade, crd, missing_fields, upgrade};
+use crate::{
+    api::{GoldenImage, Upgrade, crd, missing_fields, upgrade},
+    world::{Pulse, Selection, Sink, Store, Watch, WatchSettings, WatchState, feed},
+};
 
 /// The CRD's name.
 pub const NAME: &str = "goldenimages.cozystack.io";
+
+/// Its kind.
+const KIND: &str = "CustomResourceDefinition";
 
 /// Who owns what we write of it, in server-side apply.
 const MANAGER: &str = "golden-catalog/crd";
@@ -53,54 +64,108 @@ impl Live {
     }
 }
 
-fn api(client: Client) -> Api<DynamicObject> {
-    let resource = ApiResource {
-        group: "apiextensions.k8s.io".to_owned(),
-        version: "v1".to_owned(),
-        api_version: "apiextensions.k8s.io/v1".to_owned(),
-        kind: "CustomResourceDefinition".to_owned(),
-        plural: "customresourcedefinitions".to_owned(),
-    };
-    Api::all_with(client, &resource)
+/// The CRD as the API server sends it. Untyped: what this release does not know of CRDs is compared too.
+#[derive(Debug, Clone, Deserialize)]
+struct Definition {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: Value,
 }
 
-/// Watches the CRD until `stop`, and tells what it is like.
-pub async fn follow(client: Client, seen: watch::Sender<Option<Live>>, stop: CancellationToken) {
-    let config = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
-    let mut events = std::pin::pin!(watcher(api(client), config));
-    let mut listed = None;
-    loop {
-        let event = tokio::select! {
-            () = stop.cancelled() => return,
-            event = events.next() => event,
-        };
-        let live = match event {
-            None => return,
-            Some(Ok(Event::Init)) => {
-                listed = None;
-                continue;
-            }
-            Some(Ok(Event::InitApply(object))) => {
-                listed = Some(object);
-                continue;
-            }
-            Some(Ok(Event::InitDone)) => listed.take(),
-            Some(Ok(Event::Apply(object))) => Some(object),
-            Some(Ok(Event::Delete(_))) => None,
-            Some(Err(error)) => {
-                tracing::debug!(%error, "the watch of our CRD broke off");
-                // The watcher begins anew when it is asked again.
-                tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(Duration::from_secs(2)) => {} }
-                continue;
-            }
-        };
-        let live = Live::of(live.and_then(|object| serde_json::to_value(object).ok()).as_ref());
-        seen.send_if_modified(|known| {
+impl Resource for Definition {
+    type DynamicType = ();
+    type Scope = ClusterResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        KIND.into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "apiextensions.k8s.io".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "customresourcedefinitions".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// Tells what the watch shows of the CRD.
+struct Teller {
+    seen: watch::Sender<Option<Live>>,
+    /// While a list is under way: what it holds so far. Only its end says that there is no CRD.
+    listed: Option<Option<Live>>,
+    /// It is there and cannot be read: nothing new is known of it.
+    is_odd: bool,
+}
+
+impl Teller {
+    const fn new(seen: watch::Sender<Option<Live>>) -> Self {
+        Self { seen, listed: None, is_odd: false }
+    }
+
+    fn tell(&self, live: Live) {
+        self.seen.send_if_modified(|known| {
             let changed = known.as_ref() != Some(&live);
             *known = Some(live);
             changed
         });
     }
+}
+
+impl Sink<Definition> for Teller {
+    fn begin(&mut self) {
+        (self.listed, self.is_odd) = (Some(None), false);
+    }
+
+    fn apply(&mut self, object: Definition) {
+        self.is_odd = false;
+        let live = Live::of(Some(&json!({ "metadata": object.metadata, "spec": object.spec })));
+        match &mut self.listed {
+            Some(listed) => *listed = Some(live),
+            None => self.tell(live),
+        }
+    }
+
+    fn delete(&mut self, _: Option<&str>, _: &str) {
+        self.tell(Live::of(None));
+    }
+
+    fn odd(&mut self, _: Option<&str>, _: &str, _: &str) {
+        self.is_odd = true;
+    }
+
+    fn synced(&mut self) {
+        let listed = self.listed.take().flatten();
+        if listed.is_some() || !self.is_odd {
+            self.tell(listed.unwrap_or_else(|| Live::of(None)));
+        }
+    }
+
+    /// An API server that knows no CRDs at this moment says nothing about ours.
+    fn not_installed(&mut self) {
+        self.listed = None;
+    }
+}
+
+/// The watch of the CRD, which tells `seen` what it is like. It is as every other: with a backoff and an age of its own, and part of
+/// liveness. By name, so that the right to read this one definition is enough.
+pub fn watch(client: &Client, settings: WatchSettings, seen: watch::Sender<Option<Live>>) -> Watch {
+    let pulse: Pulse = Arc::new(WatchState::new(KIND, settings.limit, Instant::now()));
+    let selection = Selection { fields: Some(format!("metadata.name={NAME}")), ..Selection::default() };
+    let (client, state, mut teller) = (client.clone(), Arc::clone(&pulse), Teller::new(seen));
+    Watch { pulse, run: Box::pin(async move { feed(client, selection, settings, &state, &mut teller).await }) }
 }
 
 /// Waits until this release can work with the CRD.
@@ -112,6 +177,53 @@ pub async fn usable(seen: &mut Seen) {
         if seen.changed().await.is_err() {
             return std::future::pending().await;
         }
+    }
+}
+
+/// Waits until this release cannot work with the CRD any more: somebody put an older one in its place, or took it away. Gives why.
+pub async fn lost(mut seen: Seen) -> String {
+    loop {
+        if let Some(Err(why)) = seen.borrow_and_update().as_ref().map(Live::usable) {
+            return why;
+        }
+        if seen.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+/// How long the API server is given to change over to a CRD that was just written, and to end the watches of the former one.
+const CHANGE_OVER: Duration = Duration::from_secs(1);
+
+/// Waits until what is known of the images is what the API server gives now. While the CRD lacked fields it left them out of
+/// everything it sent, and what it does not change it does not send again: from an image without its targets or its digest nothing
+/// may be decided.
+pub async fn read_anew(client: &Client, images: &Store<GoldenImage>, watch: Option<&WatchState>) {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<GoldenImage>(&()));
+    for round in 0.. {
+        tokio::time::sleep(CHANGE_OVER).await;
+        if let Some(watch) = watch.filter(|_| round % 5 == 0) {
+            watch.list_anew();
+        }
+        match api.list(&ListParams::default()).await {
+            Ok(live) => {
+                if live.items.into_iter().all(|image| is_known(images, image)) {
+                    return;
+                }
+            }
+            Err(error) => tracing::debug!(error = crate::run::api_error(&error), "the images cannot be listed; tried again"),
+        }
+    }
+}
+
+/// Whether an image is known as it is. One that cannot be read keeps no other waiting, and nothing is decided about it.
+fn is_known(images: &Store<GoldenImage>, live: DynamicObject) -> bool {
+    let known = images.get("", &live.name_any());
+    match serde_json::to_value(live).and_then(serde_json::from_value::<GoldenImage>) {
+        Ok(live) => known.is_some_and(|known| {
+            known.resource_version() == live.resource_version() && known.spec == live.spec && known.status == live.status
+        }),
+        Err(_) => true,
     }
 }
 
@@ -147,5 +259,86 @@ pub async fn keep(writer: Client, mut seen: Seen, stop: CancellationToken) {
 /// Forced, because Helm, which installed it, owns the same fields. What others added stays: only what is ours is written.
 async fn apply(writer: &Client) -> Result<(), kube::Error> {
     let params = PatchParams::apply(MANAGER).force();
-    api(writer.clone()).patch(NAME, &params, &Patch::Apply(&crd())).await.map(drop)
+    Api::<Definition>::all(writer.clone()).patch(NAME, &params, &Patch::Apply(&crd())).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tokio::sync::watch;
+
+    use super::{Definition, Live, NAME, Sink, Teller};
+    use crate::api::{Upgrade, crd};
+
+    /// Our CRD as the API server sends it, or an older one.
+    fn definition(without: Option<&str>) -> Definition {
+        let mut crd = crd();
+        if let Some(field) = without {
+            let properties = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
+            crd.pointer_mut(properties).and_then(Value::as_object_mut).expect("there").remove(field).expect("there");
+        }
+        crd["metadata"]["resourceVersion"] = json!("7");
+        crd["status"] = json!({ "acceptedNames": {} });
+        serde_json::from_value(crd).expect("a definition")
+    }
+
+    fn odd(teller: &mut Teller) {
+        Sink::<Definition>::odd(teller, None, NAME, "no such field");
+    }
+
+    #[test]
+    fn the_end_of_a_list_and_nothing_else_says_that_there_is_no_crd() {
+        let (sender, seen) = watch::channel(None);
+        let known = || seen.borrow().clone();
+        let told = || known().map(|live: Live| live.usable());
+        let mut teller = Teller::new(sender);
+        teller.begin();
+        teller.not_installed();
+        odd(&mut teller);
+        teller.synced();
+        assert_eq!(told(), None, "what cannot be read is not known, and not gone");
+        teller.begin();
+        assert_eq!(told(), None, "a list is under way");
+        teller.synced();
+        assert_eq!(told(), Some(Err(format!("the CRD {NAME} is not installed"))));
+
+        teller.begin();
+        teller.apply(definition(None));
+        assert!(told().is_some_and(|told| told.is_err()), "a list is under way");
+        teller.synced();
+        assert_eq!((told(), known().and_then(|live| live.upgrade)), (Some(Ok(())), Some(Upgrade::Same)));
+        // During a term: an older one by hand, one that cannot be read, ours again, and none.
+        teller.apply(definition(Some("suspend")));
+        assert_eq!(told(), Some(Err(format!("the CRD {NAME} lacks spec.suspend"))));
+        odd(&mut teller);
+        assert!(told().is_some_and(|told| told.is_err()));
+        teller.apply(definition(None));
+        assert_eq!(told(), Some(Ok(())));
+        teller.begin();
+        odd(&mut teller);
+        teller.synced();
+        assert_eq!(told(), Some(Ok(())));
+        teller.delete(None, NAME);
+        assert!(told().is_some_and(|told| told.is_err()));
+    }
+
+    #[test]
+    fn nobody_is_woken_by_what_is_as_before() {
+        let (sender, mut seen) = watch::channel(None);
+        let mut teller = Teller::new(sender);
+        for is_news in [true, false] {
+            teller.apply(definition(None));
+            assert_eq!(seen.has_changed().expect("open"), is_news);
+            seen.mark_unchanged();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_crd_that_loses_fields_ends_what_needs_them() {
+        let (sender, seen) = watch::channel(Some(Live::of(Some(&crd()))));
+        let waits = tokio::spawn(super::lost(seen));
+        let mut teller = Teller::new(sender);
+        teller.apply(definition(Some("retire")));
+        assert_eq!(waits.await.expect("told"), format!("the CRD {NAME} lacks spec.retire"));
+    }
 }

@@ -6,9 +6,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use futures::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::{golden::FetchView, model::DiskSize};
+use crate::{golden::FetchView, model::DiskSize, rules::Reason};
 
 type Wake = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -98,11 +99,14 @@ impl Jobs {
         drop(jobs);
         let progress = Progress { jobs: self.clone(), uid: uid.to_owned(), name: name.to_owned() };
         let (this, uid, name) = (self.clone(), uid.to_owned(), name.to_owned());
-        let work = work(progress, cancel.clone());
+        let work = std::panic::AssertUnwindSafe(work(progress, cancel.clone())).catch_unwind();
         tokio::spawn(async move {
             let view = tokio::select! {
                 biased;
-                view = work => view,
+                view = work => view.unwrap_or_else(|_| {
+                    tracing::error!(image = name, "a fetch panicked; it is tried again later");
+                    panicked()
+                }),
                 () = cancel.cancelled() => FetchView::Idle,
             };
             if let Some(job) = this.lock().get_mut(&uid) {
@@ -125,6 +129,12 @@ impl Jobs {
             job.cancel.cancel();
         }
     }
+}
+
+/// How a job ended that has a fault of ours in it: as a failed attempt, since what is left at "running" would never be begun again.
+fn panicked() -> FetchView {
+    let message = "The fetch ended in a fault of golden-catalog itself (its log says where).".to_owned();
+    FetchView::Failed { reason: Reason::Unavailable, message, retry_after: None }
 }
 
 #[cfg(test)]
@@ -185,6 +195,20 @@ mod tests {
         assert_eq!(jobs.size("uid"), Some(size));
         jobs.forget("uid");
         assert_eq!(jobs.size("uid"), None);
+    }
+
+    /// What stayed at "running" would never be begun again.
+    #[tokio::test]
+    async fn a_job_that_panics_has_failed_and_may_be_begun_again() {
+        let woken = Arc::new(Notify::new());
+        let wake = Arc::clone(&woken);
+        let jobs = Jobs::new(CancellationToken::new(), move |_| wake.notify_one());
+        jobs.start("uid", "a", |_, _| async { panic!("a fault of ours") });
+        woken.notified().await;
+        assert!(matches!(jobs.view("uid"), FetchView::Failed { .. }), "{:?}", jobs.view("uid"));
+        jobs.start("uid", "a", |_, _| std::future::ready(FetchView::Idle));
+        woken.notified().await;
+        assert_eq!(jobs.view("uid"), FetchView::Idle);
     }
 
     #[tokio::test]

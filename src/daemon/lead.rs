@@ -22,6 +22,7 @@ use crate::{
         lease::{Claim, Leadership},
     },
     spool::{self, Registry, SpoolKey, Store},
+    world::Pulse,
 };
 
 /// A replica that leads when the Lease is its own.
@@ -37,6 +38,8 @@ pub(super) struct Leader {
     pub list_changed: Arc<Notify>,
     pub store: Store,
     pub crd: crd::Seen,
+    /// The watch of the images, which sends what the CRD has.
+    pub images: Option<Pulse>,
     pub crd_upgrade: bool,
     pub served: Arc<numbers::Served>,
 }
@@ -81,22 +84,42 @@ impl Leader {
             }
             std::future::pending::<()>().await;
         };
+        let work = async {
+            loop {
+                tokio::select! { () = stop.cancelled() => return Ok(()), () = self.crd_is_usable(&writer) => {} }
+                let part = stop.child_token();
+                let outcome = tokio::select! {
+                    outcome = self.work(writer.clone(), listener, part.clone()) => Some(outcome),
+                    // As at the start: what is written now would be stored without the fields that are missing.
+                    _ = crd::lost(self.crd.clone()) => None,
+                };
+                part.cancel();
+                if let Some(outcome) = outcome {
+                    return outcome;
+                }
+            }
+        };
         tokio::select! {
             () = upgrade => Ok(()),
-            outcome = self.work(writer.clone(), listener, stop.clone()) => outcome,
+            outcome = work => outcome,
         }
     }
 
-    /// What a leader does once it can: with a CRD that lacks fields, what is written there would be lost.
-    async fn work(&self, writer: Client, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
+    /// Waits until the CRD has every field of this release: with one that lacks some, what is written there would be lost.
+    async fn crd_is_usable(&self, client: &Client) {
         let mut seen = self.crd.clone();
-        tokio::select! { () = stop.cancelled() => return Ok(()), () = async { drop(seen.wait_for(Option::is_some).await) } => {} }
+        drop(seen.wait_for(Option::is_some).await);
         let usable = seen.borrow().as_ref().map(crd::Live::usable);
-        if let Some(Err(why)) = usable {
-            let turned_off = if self.crd_upgrade { "" } else { " (`crdUpgrade` is off: install the CRD of this release by hand)" };
-            tracing::warn!("{why}{turned_off}; waiting for it");
-        }
-        tokio::select! { () = stop.cancelled() => return Ok(()), () = crd::usable(&mut seen) => {} }
+        let Some(Err(why)) = usable else { return };
+        let turned_off = if self.crd_upgrade { "" } else { " (`crdUpgrade` is off: install the CRD of this release by hand)" };
+        tracing::warn!("{why}{turned_off}; nothing is written until it has them");
+        crd::usable(&mut seen).await;
+        crd::read_anew(client, &self.shared.cluster.images, self.images.as_deref()).await;
+        tracing::info!("the CRD has every field of this release");
+    }
+
+    /// What a leader does once it can.
+    async fn work(&self, writer: Client, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
         let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(writer.clone(), &self.arguments.namespace);
         let key = certs::KeptSpoolKey::obtain(&secrets, certs::SPOOL_KEY).await?;
         let key = SpoolKey::from_bytes(key.as_bytes()).map_err(|error| Fatal::Other(error.to_string()))?;

@@ -36,30 +36,71 @@ const IDLE: Duration = Duration::from_secs(60);
 /// The wait between two attempts at one DataVolume.
 const FAILED: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
 
-/// What is remembered of a DataVolume that could not be ended yet.
-#[derive(Default)]
+/// What is remembered of a DataVolume that is to be ended, until the watch shows that it is gone.
+#[derive(Debug, Default)]
 struct Tried {
     failures: u32,
     next: Option<Instant>,
     told: Option<String>,
+    is_ended: bool,
+}
+
+impl Tried {
+    fn is_due(&self, now: Instant) -> bool {
+        self.next.is_none_or(|next| next <= now)
+    }
+
+    /// It was ended. The watch shows that soon, and is not waited for by asking again and again. Gives whether that is news.
+    fn ended(&mut self, now: Instant) -> bool {
+        self.failures = 0;
+        self.next = Some(now + AGAIN);
+        !std::mem::replace(&mut self.is_ended, true)
+    }
+
+    /// It could not be ended. Gives how long to wait.
+    fn failed(&mut self, now: Instant) -> Duration {
+        self.failures = self.failures.saturating_add(1);
+        let wait = FAILED.grown(self.failures);
+        self.next = Some(now + wait);
+        wait
+    }
+}
+
+/// What is remembered, by UID.
+type Memory = HashMap<String, Tried>;
+
+/// Forgets what is not left behind any more. Where that is not known, everything stays: how often something failed, and what was told.
+fn forget(tried: &mut Memory, found: Option<&[(Arc<DataVolume>, String)]>) {
+    let Some(found) = found else { return };
+    tried.retain(|uid, _| found.iter().any(|(volume, _)| volume.uid().as_ref() == Some(uid)));
+}
+
+/// How long nothing is looked at if nothing is heard.
+fn pause(tried: &Memory, is_known: bool, now: Instant) -> Duration {
+    let due = tried.values().filter_map(|memory| memory.next).map(|next| next.saturating_duration_since(now)).min();
+    match is_known {
+        true => due.unwrap_or(IDLE),
+        false => due.map_or(AGAIN, |due| due.max(AGAIN)),
+    }
 }
 
 /// Ends what is left behind until `stop`.
 pub(super) async fn keep(shared: Arc<Shared>, client: Client, stop: CancellationToken) {
-    let mut tried: HashMap<String, Tried> = HashMap::new();
+    let mut tried = Memory::new();
     let mut changed = shared.goldens_changed.subscribe();
     loop {
         changed.mark_unchanged();
-        let is_known = shared.cluster.is_known();
         let found = found(&shared);
-        tried.retain(|uid, _| found.iter().any(|(volume, _)| volume.uid().as_ref() == Some(uid)));
-        for (volume, image) in found {
+        let is_known = found.is_some();
+        forget(&mut tried, found.as_deref());
+        for (volume, image) in found.into_iter().flatten() {
             let Some(uid) = volume.uid() else { continue };
             let memory = tried.entry(uid).or_default();
-            if memory.next.is_some_and(|next| Instant::now() < next) {
+            if !memory.is_due(Instant::now()) {
                 continue;
             }
             match end(&client, &shared.catalog, &volume, &image).await {
+                Ok(true) if !memory.ended(Instant::now()) => {}
                 Ok(true) => {
                     let text = format!(
                         "The import into {} was ended: its GoldenImage {image} is gone, and nobody would finish it.",
@@ -73,9 +114,7 @@ pub(super) async fn keep(shared: Arc<Shared>, client: Client, stop: Cancellation
                 Err(error) => failed(&shared, &volume, &error, memory),
             }
         }
-        let now = Instant::now();
-        let due = tried.values().filter_map(|memory| memory.next).map(|next| next.saturating_duration_since(now)).min();
-        let pause = due.unwrap_or(if is_known { IDLE } else { AGAIN });
+        let pause = pause(&tried, is_known, Instant::now());
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(pause) => continue,
@@ -85,11 +124,11 @@ pub(super) async fn keep(shared: Arc<Shared>, client: Client, stop: Cancellation
     }
 }
 
-/// What is left behind, each with the image it was made for. Nothing where anything is not known.
-fn found(shared: &Shared) -> Vec<(Arc<DataVolume>, String)> {
+/// What is left behind, each with the image it was made for; `None` where anything is not known.
+fn found(shared: &Shared) -> Option<Vec<(Arc<DataVolume>, String)>> {
     let (cluster, catalog) = (&shared.cluster, &shared.catalog);
     if !cluster.is_known() {
-        return Vec::new();
+        return None;
     }
     let volumes = cluster.volumes.all().into_iter();
     let left = volumes.filter_map(|volume| {
@@ -103,7 +142,7 @@ fn found(shared: &Shared) -> Vec<(Arc<DataVolume>, String)> {
         let is_known = cluster.images.get("", &image).is_some() || cluster.images.odd("", &image).is_some();
         (!is_known).then_some((volume, image))
     });
-    left.collect()
+    Some(left.collect())
 }
 
 /// Ends one import, unless its image is there: a cache may be behind, so the API server itself is asked. Gives whether it was.
@@ -124,9 +163,7 @@ async fn end(client: &Client, catalog: &str, volume: &DataVolume, image: &str) -
 }
 
 fn failed(shared: &Shared, volume: &DataVolume, error: &kube::Error, memory: &mut Tried) {
-    memory.failures = memory.failures.saturating_add(1);
-    let wait = FAILED.grown(memory.failures);
-    memory.next = Some(Instant::now() + wait);
+    let wait = memory.failed(Instant::now());
     let name = volume.name_any();
     tracing::warn!(golden = name, error = api_error(error), retry_in = ?wait, "an import that was left behind could not be ended");
     let kube::Error::Api(status) = error else { return };
@@ -143,4 +180,54 @@ fn tell(shared: &Shared, volume: &DataVolume, severity: Severity, reason: Reason
     regarding.resource_version = None;
     tracing::info!(golden = volume.name_any(), %reason, text, "left behind");
     shared.recorder.tell(events::Note { regarding, severity, reason: reason.to_string(), action: "End", text });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume(uid: &str) -> (Arc<DataVolume>, String) {
+        let volume = serde_json::json!({
+            "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": { "name": "g", "uid": uid }, "spec": {},
+        });
+        (Arc::new(serde_json::from_value(volume).expect("a DataVolume")), "a".to_owned())
+    }
+
+    /// What is ended after it failed is not asked about without end until the watch shows it gone, and told once.
+    #[test]
+    fn what_is_ended_is_waited_for() {
+        let now = Instant::now();
+        let mut tried = Memory::from([("dv".to_owned(), Tried::default())]);
+        let memory = tried.get_mut("dv").expect("there");
+        assert!(memory.is_due(now));
+        assert_eq!([memory.failed(now), memory.failed(now)].map(|wait| wait.as_secs()), [2, 4]);
+        assert!(!memory.is_due(now) && memory.is_due(now + Duration::from_secs(4)));
+        let later = now + Duration::from_secs(10);
+        assert!(memory.ended(later), "news");
+        assert!(!memory.is_due(later) && !memory.ended(later), "told once");
+        assert_eq!(pause(&tried, true, later), AGAIN);
+    }
+
+    #[test]
+    fn what_is_not_known_makes_nothing_forgotten() {
+        let mut tried: Memory = ["here", "gone"].map(|uid| (uid.to_owned(), Tried { failures: 3, ..Tried::default() })).into();
+        forget(&mut tried, None);
+        assert_eq!(tried.len(), 2);
+        forget(&mut tried, Some(&[volume("here")]));
+        assert_eq!(tried.keys().collect::<Vec<_>>(), ["here"]);
+        forget(&mut tried, Some(&[]));
+        assert!(tried.is_empty());
+    }
+
+    #[test]
+    fn when_is_looked_again() {
+        let now = Instant::now();
+        let seconds = Duration::from_secs;
+        let at = |wait: u64| Tried { next: Some(now + seconds(wait)), ..Tried::default() };
+        let of = |all: Vec<Tried>| all.into_iter().enumerate().map(|(number, tried)| (number.to_string(), tried)).collect::<Memory>();
+        assert_eq!(pause(&of(vec![]), true, now), IDLE);
+        assert_eq!(pause(&of(vec![]), false, now), AGAIN);
+        assert_eq!(pause(&of(vec![at(30), at(3), Tried::default()]), true, now), seconds(3));
+        assert_eq!(pause(&of(vec![at(0)]), false, now + seconds(1)), AGAIN, "nothing can be done before it is known");
+    }
 }

@@ -164,6 +164,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         metrics: Arc::clone(&metrics),
         limits: (settings.max_concurrent_fetches, settings.max_concurrent_imports),
         retire_wait: settings.retire_wait,
+        fence_troubles: super::fence::Troubles::default(),
         goldens_changed,
         workers: settings.workers,
     });
@@ -171,7 +172,9 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     let mut pulses = Vec::new();
     let watching = settings.watch();
     let own = cluster.watches(&reader, &arguments.namespace, &arguments.catalog_namespace, watching);
-    for watch in own.into_iter().chain(ledger.watches(&reader, watching)) {
+    let images = own.iter().map(|watch| &watch.pulse).find(|pulse| pulse.kind() == "GoldenImage").cloned();
+    let (crd_seen, crd) = tokio::sync::watch::channel(None);
+    for watch in own.into_iter().chain(ledger.watches(&reader, watching)).chain([crd::watch(&reader, watching, crd_seen)]) {
         let pulse = watch.pulse.clone();
         pulses.push(pulse.clone());
         health.add(Probe::Live, &format!("watch {}", pulse.kind()), {
@@ -201,14 +204,6 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     health.add(Probe::Ready, "caches", {
         let cluster = cluster.clone();
         move || cluster.unknown().map_or(Ok(()), |kind| Err(format!("{kind} are not synced yet")))
-    });
-    let (crd_seen, crd) = tokio::sync::watch::channel(None);
-    supervisor.spawn("our CRD", Stage::Work, {
-        let reader = reader.clone();
-        |stop| async move {
-            crd::follow(reader, crd_seen, stop).await;
-            Ok::<_, String>(())
-        }
     });
     health.add(Probe::Ready, "CRD", {
         let crd = crd.clone();
@@ -276,6 +271,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
             list_changed,
             store,
             crd,
+            images,
             crd_upgrade: settings.crd_upgrade,
             served,
         };

@@ -3,7 +3,7 @@
 
 use kube::ResourceExt as _;
 
-use super::{Action, ClaimView, ObservedTarget, decide::Draft, target::TargetState};
+use super::{Action, ClaimView, DataVolumeView, GoldenView, ObservedTarget, decide::Draft, target::TargetState};
 use crate::{
     api::{GoldenImageStatus, TargetStatus},
     foreign::{Claim, DataVolume},
@@ -12,18 +12,18 @@ use crate::{
         Reason,
         adopt::{Adoption, Origin, Stranger, Wanted, adoption},
         marks,
+        provenance::{Consent, Provenance, alone_message, brought_back_message, replaced_message},
     },
 };
 
-/// The annotation `…/adopt: "true"` on either of a golden's objects.
-fn consents(volume: Option<&DataVolume>, claim: Option<&Claim>) -> bool {
-    let says =
-        |annotations: &std::collections::BTreeMap<String, String>| annotations.get(marks::ADOPT).is_some_and(|value| value == "true");
-    volume.is_some_and(|volume| says(volume.annotations())) || claim.is_some_and(|claim| says(claim.annotations()))
-}
-
 /// What there is to be read of a volume that may be adopted.
-pub fn stranger(volume: Option<&DataVolume>, claim: Option<&Claim>) -> Stranger {
+pub fn stranger(volume: Option<&DataVolume>, claim: Option<&Claim>, provenance: Provenance) -> Stranger {
+    let uid = claim.and_then(|claim| claim.uid());
+    let annotations = [claim.map(|claim| claim.annotations()), volume.map(|volume| volume.annotations())];
+    let labels = [claim.map(|claim| claim.labels()), volume.map(|volume| volume.labels())];
+    let consents = annotations.into_iter().flatten().filter_map(|annotations| annotations.get(marks::ADOPT)).map(String::as_str);
+    let consent = Consent::read(consents, uid.as_deref());
+    let is_marked = labels.into_iter().flatten().any(|labels| labels.get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE));
     let claim_spec = claim.and_then(|claim| claim.spec.read());
     let volume_spec = volume.and_then(|volume| volume.spec.read());
     let asked = volume_spec.and_then(|spec| spec.storage.as_ref().or(spec.pvc.as_ref())).and_then(|spec| spec.storage_request());
@@ -34,7 +34,10 @@ pub fn stranger(volume: Option<&DataVolume>, claim: Option<&Claim>) -> Stranger 
         size: size.and_then(|size| DiskSize::from_bytes(size.bytes()?)),
         volume_mode: claim_spec.and_then(|spec| spec.volume_mode.clone()),
         access_modes: claim_spec.and_then(|spec| spec.access_modes.clone()).unwrap_or_default(),
-        consent: consents(volume, claim),
+        uid,
+        is_marked,
+        consent,
+        provenance,
     }
 }
 
@@ -132,10 +135,14 @@ pub(super) fn progress(
         return Some(TargetState::working(Reason::GoldenTerminating, message));
     }
     let asked = wanted(draft.image, draft.schematic_id.as_ref(), target, golden.as_str());
-    if let Adoption::Refuse(why) = adoption(&asked.as_wanted(), found) {
-        return Some(TargetState::trouble(Reason::NameConflict, format!("{why}.")));
+    match adoption(&asked.as_wanted(), found) {
+        Adoption::Adopt => {}
+        Adoption::Refuse(why) => return Some(TargetState::trouble(Reason::NameConflict, format!("{why}."))),
+        Adoption::BroughtBack(why) => return Some(TargetState::trouble(Reason::GoldenReplaced, why)),
     }
-    if let Some(volume) = volume.filter(|volume| volume.phase != "Succeeded") {
+    // One that stands beside a restored claim and was never heard by CDI says nothing of it.
+    let speaks = |volume: &&DataVolumeView| claim.is_none_or(|claim| claim.heeds(volume));
+    if let Some(volume) = volume.filter(speaks).filter(|volume| volume.phase != "Succeeded") {
         let phase = if volume.phase.is_empty() { "no phase yet" } else { &volume.phase };
         return Some(TargetState::working(
             Reason::Importing,
@@ -204,17 +211,87 @@ fn take(draft: &mut Draft<'_>, golden: &GoldenName, view: &ObservedTarget, claim
     TargetState::ready()
 }
 
+/// R7: why what stands under the name and carries our mark is not believed to be the golden, with what to do; nothing where it is.
+/// `recorded` is the UID on record.
+pub(super) fn replaced(golden: &str, recorded: Option<&str>, view: &GoldenView) -> Option<String> {
+    let claim = view.claim.as_ref()?;
+    if let Some(recorded) = recorded {
+        return match (claim.uid == recorded, claim.ours) {
+            (true, _) => None,
+            (false, true) => Some(replaced_message(golden, &claim.uid, recorded)),
+            (false, false) => Some(format!(
+                "The PVC {golden} has the UID {}, the golden on record had {recorded}, and it does not carry this image's mark.",
+                claim.uid
+            )),
+        };
+    }
+    if !claim.ours || claim.terminating {
+        return None;
+    }
+    let back = |why: String| brought_back_message(golden, &claim.uid, &why);
+    match &view.volume {
+        // A claim that this DataVolume never filled, whatever CDI says of it: CDI takes over what a backup tool tells it to, unseen.
+        Some(volume) => claim.brought_back(volume).map(back),
+        // Its DataVolume is gone, and it goes too.
+        None if is_being_collected(claim) => None,
+        None => match claim.provenance(None) {
+            Provenance::FilledHere if claim.garbage_collected && claim.bound => None,
+            Provenance::BroughtBack(why) => Some(back(why)),
+            Provenance::FilledHere | Provenance::Unsaid => Some(alone_message(golden, &claim.uid)),
+        },
+    }
+}
+
+/// Whether a claim without DataVolume is about to be collected, as what its DataVolume owned. CDI's former garbage collection took owners away.
+pub(super) fn is_being_collected(claim: &ClaimView) -> bool {
+    claim.controller.is_some() && !claim.garbage_collected
+}
+
 /// A volume that carries our mark and is not the one on record, or was never recorded: brought back by a restore. Taken as it
-/// is where a person says so by the annotation; otherwise `None`, and the caller reports it.
+/// is where a person says by the annotation that this very volume is meant; otherwise `None`, and the caller reports it.
 pub(super) fn restored(
     draft: &mut Draft<'_>,
     golden: &GoldenName,
     view: &ObservedTarget,
     status: &mut TargetStatus,
 ) -> Option<TargetState> {
-    let claim = view.golden.claim.as_ref().filter(|claim| claim.ours && claim.bound && !claim.lost && !claim.terminating)?;
-    let volume = view.golden.volume.as_ref().filter(|volume| claim.heeds(volume));
+    let claim = whole_and_meant(&view.golden)?;
+    Some(take(draft, golden, view, claim, status))
+}
+
+/// The claim with our mark that a person wants taken over as it is, where it can be.
+fn whole_and_meant(view: &GoldenView) -> Option<&ClaimView> {
+    let claim = view.claim.as_ref().filter(|claim| claim.ours && claim.bound && !claim.lost && !claim.terminating)?;
+    let volume = view.volume.as_ref().filter(|volume| claim.heeds(volume));
     let whole = volume.is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating);
-    let consents = view.golden.stranger.as_ref().is_some_and(|found| found.consent);
-    (whole && consents).then(|| take(draft, golden, view, claim, status))
+    let is_meant = view.stranger.as_ref().is_some_and(|found| found.consent == Consent::OfThisClaim);
+    (whole && is_meant).then_some(claim)
+}
+
+/// What becomes of a golden's name that something has already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Foretold {
+    /// It is taken over as it is.
+    TakenOver,
+    /// It is left alone, and the image is not Ready.
+    Refused(Reason, String),
+}
+
+/// What the daemon will say of what stands under a golden's name (R5, R7), for who asks beforehand; nothing where it is, or will be, its
+/// own. `recorded` is the UID on the image's record.
+pub fn foretell(asked: &Asked<'_>, recorded: Option<&str>, view: &GoldenView) -> Option<Foretold> {
+    let (volume, claim) = (view.volume.as_ref(), view.claim.as_ref());
+    let is_ours = recorded.is_some() || volume.is_some_and(|volume| volume.ours) || claim.is_some_and(|claim| claim.ours);
+    if is_ours {
+        let message = replaced(asked.golden, recorded, view)?;
+        return Some(match whole_and_meant(view) {
+            Some(_) => Foretold::TakenOver,
+            None => Foretold::Refused(Reason::GoldenReplaced, message),
+        });
+    }
+    Some(match adoption(&asked.as_wanted(), view.stranger.as_ref()?) {
+        Adoption::Adopt => Foretold::TakenOver,
+        Adoption::Refuse(why) => Foretold::Refused(Reason::NameConflict, format!("{why}.")),
+        Adoption::BroughtBack(why) => Foretold::Refused(Reason::GoldenReplaced, why),
+    })
 }

@@ -204,8 +204,7 @@ impl Draft<'_> {
 
     /// Whether the disk's digest may never change again: a golden was made from it.
     pub(super) fn frozen_disk(&self) -> Option<Digest> {
-        let made = self.status.targets.iter().any(|target| target.claim_uid.is_some());
-        self.status.disk.as_ref().filter(|_| made).and_then(|disk| disk.digest.parse().ok())
+        self.status.frozen_disk()
     }
 }
 
@@ -341,15 +340,22 @@ fn begin<'a>(observed: &'a Observed, settings: &'a Settings, image: &'a Image, n
     }
 }
 
-/// What the API server refuses to have written on the object itself, and nothing waits for (R10).
+/// What the API server refuses to have written on the object itself, and nothing waits for (R10), and what it refuses the fence (R23).
 pub(super) fn refused_condition(observed: &Observed) -> Option<(crate::api::ConditionType, Reason, String)> {
     // Of the object itself only the finalizer is written besides the status.
-    let (reason, message) = observed.refused.clone().filter(|_| retire::finalizer(&observed.retirement).is_some())?;
-    let meaning = match observed.retirement.is_deleted {
-        true => "The object stays until then.",
-        false => "If the object is deleted before, its goldens stay.",
+    let finalizer = observed.refused.as_ref().filter(|_| retire::finalizer(&observed.retirement).is_some()).map(|(reason, message)| {
+        let meaning = match observed.retirement.is_deleted {
+            true => "The object stays until then.",
+            false => "If the object is deleted before, its goldens stay.",
+        };
+        (*reason, format!("{message} {meaning}"))
+    });
+    let fence = observed.retirement.trouble.clone().map(|trouble| (Reason::CannotRetire, trouble));
+    let (reason, message) = match (finalizer, fence) {
+        (Some((reason, finalizer)), Some((_, fence))) => (reason, format!("{finalizer} {fence}")),
+        (one, other) => one.or(other)?,
     };
-    Some((crate::api::ConditionType::WriteRefused, reason, format!("{message} {meaning}")))
+    Some((crate::api::ConditionType::WriteRefused, reason, message))
 }
 
 /// The conditions that follow from the list in values (R4, R24).

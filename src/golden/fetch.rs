@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Action, FetchView, Reference,
+    Action, FetchView, Reference, SpooledView,
     decide::{Draft, after, whole_seconds},
     import::backoff,
     target::TargetState,
@@ -11,7 +11,7 @@ use super::{
 use crate::{
     api::{ArtifactStatus, DiskStatus, FetchStatus, LastFailure},
     model::{Schematic, Source},
-    rules::Reason,
+    rules::{Reason, marks},
     run::backoff::Backoff,
 };
 
@@ -37,10 +37,15 @@ pub(super) enum FetchState {
 
 /// Moves fetching on by one step.
 pub(super) fn progress(draft: &mut Draft<'_>, states: &[TargetState]) -> FetchState {
-    if let Some(state) = record_spooled(draft) {
-        return state;
-    }
     let needed = states.iter().any(|state| state.needs_disk) && !draft.image.suspend;
+    match &draft.observed.spooled {
+        Some(spooled) if draft.frozen_disk().is_none_or(|frozen| frozen == spooled.disk_digest) => {
+            record_spooled(draft, spooled);
+            return FetchState::Done;
+        }
+        Some(other) if !(needed && is_asked_again(draft, other)) => return upstream_changed(draft, needed),
+        Some(_) | None => {}
+    }
     let running = matches!(draft.observed.fetch, FetchView::Running { .. });
     if !needed {
         if running {
@@ -88,13 +93,40 @@ pub(super) fn progress(draft: &mut Draft<'_>, states: &[TargetState]) -> FetchSt
     state
 }
 
-/// What the spool holds goes on record before anything is made from it.
-fn record_spooled(draft: &mut Draft<'_>) -> Option<FetchState> {
-    let spooled = draft.observed.spooled.as_ref()?;
-    if draft.frozen_disk().is_some_and(|frozen| frozen != spooled.disk_digest) {
-        let message = "The image was imported once and had to be fetched again, and upstream now serves another disk: a golden is never made from other bytes under the same name.";
-        return Some(FetchState::Failed { reason: Reason::UpstreamChanged, message: message.to_owned(), terminal: true });
+/// Whether upstream is to be asked once more although the spool holds another disk than the goldens were made from: a person asked
+/// (`…/retry`, or a changed spec), and that has not been answered yet.
+fn is_asked_again(draft: &Draft<'_>, other: &SpooledView) -> bool {
+    let asked_now = draft.observed.status.observed_retry != draft.status.observed_retry;
+    let Some(fetch) = &draft.status.fetch else { return asked_now };
+    let Some(started) = &fetch.started_time else {
+        // What failed otherwise since then is tried again as every fetch is.
+        let answered = fetch.last_failure.as_ref().is_some_and(|failure| failure.reason == Reason::UpstreamChanged.as_str());
+        return asked_now || fetch.attempts == 0 || !answered;
+    };
+    let is_under_way = matches!(draft.observed.fetch, FetchView::Running { .. } | FetchView::Failed { .. });
+    // The job is over, or was lost with its process: what upstream said before it began is no answer to it.
+    is_under_way || other.resolved_time.is_none_or(|answered| answered < started.0)
+}
+
+/// Upstream has another disk than the goldens were made from: nothing is tried again before a person asks.
+fn upstream_changed(draft: &mut Draft<'_>, needed: bool) -> FetchState {
+    let message = "The image was imported once and had to be fetched again, and upstream now serves another disk: a golden is never made from other bytes under the same name. When upstream has the former bytes again, have it asked once more by a new value of the annotation";
+    let message = format!("{message} `{}`.", marks::RETRY);
+    if needed {
+        let mut fetch = draft.status.fetch.clone().unwrap_or_default();
+        (fetch.attempts, fetch.started_time, fetch.progress_percent, fetch.next_attempt_time) = (fetch.attempts.max(1), None, None, None);
+        if fetch.last_failure.as_ref().is_none_or(|failure| failure.reason != Reason::UpstreamChanged.as_str()) {
+            fetch.failing_since = Some(draft.now());
+            fetch.last_failure =
+                Some(LastFailure { reason: Reason::UpstreamChanged.to_string(), message: message.clone(), time: draft.now() });
+        }
+        draft.status.fetch = Some(fetch);
     }
+    FetchState::Failed { reason: Reason::UpstreamChanged, message, terminal: true }
+}
+
+/// What the spool holds goes on record before anything is made from it.
+fn record_spooled(draft: &mut Draft<'_>, spooled: &SpooledView) {
     draft.status.artifact = Some(ArtifactStatus {
         digest: spooled.artifact_digest.to_string(),
         size_bytes: i64::try_from(spooled.artifact_size).unwrap_or(i64::MAX),
@@ -107,7 +139,6 @@ fn record_spooled(draft: &mut Draft<'_>) -> Option<FetchState> {
     });
     draft.status.disk = Some(DiskStatus { digest: spooled.disk_digest.to_string(), virtual_size: spooled.virtual_size.to_string() });
     draft.status.fetch = None;
-    Some(FetchState::Done)
 }
 
 /// What was refused with the credentials that the Secret held before is tried at once with those that it holds now.

@@ -61,14 +61,8 @@ pub(super) fn running(
         return TargetState::working(Reason::GoldenTerminating, format!("Waiting for the former DataVolume {golden} to be gone."))
             .with_disk();
     }
-    // A claim that this DataVolume never filled, whatever CDI says of it: CDI takes over what a backup tool tells it to, unseen.
-    if claim.is_some_and(|claim| claim.ours && !claim.terminating && claim.is_restored(volume)) {
-        return adopt::restored(draft, golden, view, status).unwrap_or_else(|| {
-            let message = format!(
-                "The PVC {golden} was brought back by a restore (its DataVolume never filled it) and is on nobody's record: what is in it is not known."
-            );
-            TargetState::trouble(Reason::GoldenReplaced, message)
-        });
+    if let Some(message) = adopt::replaced(golden.as_str(), None, &view.golden) {
+        return adopt::restored(draft, golden, view, status).unwrap_or_else(|| TargetState::trouble(Reason::GoldenReplaced, message));
     }
     let disk: Option<Digest> = volume.disk_digest.as_ref().and_then(|digest| digest.parse().ok());
     let succeeded_claim = claim.filter(|claim| volume.phase == "Succeeded" && claim.bound && !claim.terminating);
@@ -143,7 +137,10 @@ pub(super) fn running(
         let pause = (draft.settings.import_deadline / 5).max(std::time::Duration::from_secs(1));
         let still = draft.now.duration_since(moved).unsigned_abs().as_secs() / pause.as_secs().max(1);
         let mark = (status.attempts, volume.restarts, still);
-        if view.golden.headers_written != Some(mark) {
+        // A slow import is no reason: its importer has them.
+        let is_at_work = view.golden.is_pulling
+            && view.golden.headers_written.is_some_and(|(attempt, restarts, _)| (attempt, restarts) == (mark.0, mark.1));
+        if view.golden.headers_written != Some(mark) && !is_at_work {
             draft.after.push(Action::WriteHeaders { golden: golden.clone(), disk, mark });
         }
         draft.wake_at(after(moved, pause.saturating_mul(u32::try_from(still + 1).unwrap_or(u32::MAX))));
@@ -260,7 +257,8 @@ pub(super) fn unlike(draft: &Draft<'_>, claim: &ClaimView, view: &ObservedTarget
     {
         return Some(format!("has the StorageClass {class}, not {}", wanted.name));
     }
-    let wanted = draft.image.digest.map(|digest| digest.to_string())?;
+    // What was taken over as it was, was taken over whatever it holds.
+    let wanted = draft.image.digest.map(|digest| digest.to_string()).filter(|_| !claim.is_taken_over())?;
     (claim.artifact_digest.as_ref() != Some(&wanted))
         .then(|| format!("was made from {}, not from {wanted}", claim.artifact_digest.as_deref().unwrap_or("an unknown download")))
 }
@@ -292,9 +290,10 @@ pub(super) fn succeeded(
         status.access_modes.clone_from(&claim.access_modes);
     }
     // Ours by its marks, which say nothing of its bytes: it was adopted before.
-    status.adopted = (draft.status.disk.is_none() && claim.disk_digest.is_none()).then_some(true);
+    status.adopted = (claim.is_taken_over() || draft.status.disk.is_none() && claim.disk_digest.is_none()).then_some(true);
     // A status that was lost or cleared by hand: what the golden itself says of its disk is as good, and freezes it again.
     if draft.status.disk.is_none()
+        && status.adopted.is_none()
         && let (Some(digest), Some(size)) = (&claim.disk_digest, claim.request)
     {
         draft.status.disk = Some(DiskStatus { digest: digest.clone(), virtual_size: size.to_string() });

@@ -1,20 +1,22 @@
 //! R23 for one golden of an image: its target was taken out of the spec. The fence (`fence`) closes around it and takes it; here it is
 //! told with who needs it, what was never finished is given up, and its record goes with it. Its siblings are left as they are.
 
+use k8s_openapi::jiff::Timestamp;
+
 use super::{
-    Action, ClaimView, Note, ObservedTarget,
-    decide::{Draft, after},
+    Action, ClaimView, GoldenView, Note, Observed, ObservedTarget,
+    decide::{Draft, after, whole_seconds},
     import::{succeeded, unlike},
     retire::{LOOK_AGAIN, unfinished},
     summary::with_text,
     target::{TargetState, missing_marks},
 };
 use crate::{
-    api::{ConditionSet, ConditionType, GoldenImage, TargetStatus, find_condition, is_true, parse_image},
-    model::{Image, Target},
+    api::{ConditionSet, ConditionType, GoldenImage, GoldenImageStatus, TargetStatus, find_condition, is_true, parse_image},
+    model::{GoldenName, Image, Target},
     rules::{
         Reason,
-        leaving::{Place, Recorded, leaving_message, leaving_remedy},
+        leaving::{Place, Recorded, disbelieved_message, held_message, leaving_message, leaving_remedy},
     },
 };
 
@@ -114,68 +116,106 @@ pub(super) fn progress(draft: &mut Draft<'_>, states: &[TargetState]) -> Told {
     told
 }
 
+/// One golden that leaves, as it is seen.
+struct Parting<'a> {
+    leaving: &'a Leaving,
+    golden: &'a GoldenName,
+    class: String,
+    place: Place,
+    /// Its claim, where that is its own.
+    claim: Option<&'a ClaimView>,
+    /// Whether its header Secret may be there still: another process may have been refused its deletion, which only this condition says then.
+    is_left_over: bool,
+}
+
 /// One golden; gives whether it is still there.
 fn one(draft: &mut Draft<'_>, leaving: &Leaving, place: Place, status: &mut TargetStatus, told: &mut Told) -> bool {
     let view = &leaving.target.golden;
-    let Some(golden) = leaving.target.name.clone() else { return false };
-    let class = status.storage_class_name.clone().unwrap_or_else(|| leaving.requested_class.clone());
-    let claim = view.claim.as_ref().filter(|claim| claim.ours || is_recorded(status, claim));
-    // Another process may have been refused the deletion of its header Secret, which only this condition says then.
-    let is_left_over = view.undeleted.is_some() || is_true(&status.conditions, ConditionType::WriteRefused);
-    if claim.is_none() && !view.volume.as_ref().is_some_and(|volume| volume.ours) {
-        if status.claim_uid.is_none() || status.started_time.is_some() || is_left_over {
-            // Before its record is gone, by which it would be found again.
-            draft.before.push(Action::DeleteHeaders { golden: golden.clone() });
-        }
-        let message = format!("The golden {golden} in StorageClass {class} is gone, as its target is.");
-        if let Some(refused) = view.undeleted.clone() {
-            // The record is all that leads to what is left of it.
-            let old = std::mem::take(&mut status.conditions);
-            let mut set = ConditionSet::new(&old, draft.observed.metadata.generation, draft.now());
-            set.set(ConditionType::Ready, Some(false), Reason::Retired, message);
-            tell_refused(&mut set, told, refused);
-            status.conditions = set.finish();
-            return true;
-        }
+    let Some(golden) = &leaving.target.name else { return false };
+    let parting = Parting {
+        leaving,
+        golden,
+        class: status.storage_class_name.clone().unwrap_or_else(|| leaving.requested_class.clone()),
+        place,
+        claim: view.claim.as_ref().filter(|claim| claim.ours || is_recorded(status, claim)),
+        is_left_over: view.undeleted.is_some() || is_true(&status.conditions, ConditionType::WriteRefused),
+    };
+    if parting.claim.is_none() && !view.volume.as_ref().is_some_and(|volume| volume.ours) {
+        return gone(draft, &parting, status, told);
+    }
+    let is_made = finished(draft, &parting, status);
+    (status.last_failure, status.next_attempt_time) = (None, None);
+    given_up(draft, &parting);
+    // The fence keeps to our mark, and admission to whom the image is for.
+    draft.after.extend(missing_marks(draft.image, golden, &leaving.target, status));
+    tell(draft, &parting, is_made, status, told);
+    true
+}
+
+/// Nothing is there any more but, perhaps, its header Secret; gives whether its record must stay for that.
+fn gone(draft: &mut Draft<'_>, parting: &Parting<'_>, status: &mut TargetStatus, told: &mut Told) -> bool {
+    let Parting { leaving, golden, class, .. } = parting;
+    if status.claim_uid.is_none() || status.started_time.is_some() || parting.is_left_over {
+        // Before its record is gone, by which it would be found again.
+        draft.before.push(Action::DeleteHeaders { golden: (*golden).clone() });
+    }
+    let message = format!("The golden {golden} in StorageClass {class} is gone, as its target is.");
+    let Some(refused) = leaving.target.golden.undeleted.clone() else {
         told.notes.push(Note { warning: false, reason: Reason::Retired, message });
         return false;
+    };
+    // The record is all that leads to what is left of it.
+    let old = std::mem::take(&mut status.conditions);
+    let mut set = ConditionSet::new(&old, draft.observed.metadata.generation, draft.now());
+    set.set(ConditionType::Ready, Some(false), Reason::Retired, message);
+    tell_refused(&mut set, told, refused);
+    status.conditions = set.finish();
+    true
+}
+
+/// Gives whether it is a finished golden on record, which it becomes here where its import had ended when its target was taken out.
+fn finished(draft: &mut Draft<'_>, parting: &Parting<'_>, status: &mut TargetStatus) -> bool {
+    let Parting { leaving, golden, claim, .. } = parting;
+    let volume = leaving.target.golden.volume.as_ref();
+    if status.claim_uid.is_some() && status.started_time.is_none() {
+        if parting.is_left_over {
+            draft.before.push(Action::DeleteHeaders { golden: (*golden).clone() });
+        }
+        return true;
     }
-    let mut is_made = status.claim_uid.is_some() && status.started_time.is_none();
-    if is_made && is_left_over {
-        draft.before.push(Action::DeleteHeaders { golden: golden.clone() });
-    }
-    let is_done = view.volume.as_ref().is_some_and(|volume| volume.ours && volume.phase == "Succeeded" && !volume.terminating);
+    let is_done = volume.is_some_and(|volume| volume.ours && volume.phase == "Succeeded" && !volume.terminating);
     // Of the same bytes as one that is wanted: what a restore brought back is not what was imported.
     let is_filled = |claim: &&ClaimView| {
-        view.volume.as_ref().is_some_and(|volume| claim.heeds(volume) && !claim.is_restored(volume))
+        volume.is_some_and(|volume| claim.heeds(volume) && claim.brought_back(volume).is_none())
             && unlike(draft, claim, &leaving.target).is_none()
     };
-    if let Some(claim) = claim.filter(|claim| !is_made && is_done && claim.bound && !claim.terminating).filter(is_filled) {
-        // Finished when its target was taken out already: on record, so that it goes as every finished golden does.
-        succeeded(draft, &golden, claim, &leaving.target, status);
-        is_made = true;
-    }
-    (status.last_failure, status.next_attempt_time) = (None, None);
-    if leaving.blockers.is_none()
-        && let Some((golden, volume)) = unfinished(draft.observed, &leaving.target)
+    let Some(claim) = claim.filter(|claim| is_done && claim.bound && !claim.terminating).filter(is_filled) else { return false };
+    // On record, so that it goes as every finished golden does.
+    succeeded(draft, golden, claim, &leaving.target, status);
+    true
+}
+
+/// An import that has not ended holds nothing that anybody could lose: it is ended when nobody waits for it.
+fn given_up(draft: &mut Draft<'_>, parting: &Parting<'_>) {
+    if parting.leaving.blockers.is_none()
+        && let Some((golden, volume)) = unfinished(draft.observed, &parting.leaving.target)
     {
-        // An import that has not ended holds nothing that anybody could lose.
         draft.after.push(Action::DeleteVolume { golden: golden.clone(), uid: volume.uid.clone() });
         draft.after.push(Action::DeleteHeaders { golden: golden.clone() });
     }
-    // The fence keeps to our mark, and admission to whom the image is for.
-    draft.after.extend(missing_marks(draft.image, &golden, &leaving.target, status));
-    let is_whole = |claim: &ClaimView| {
-        let volume = view.volume.as_ref().filter(|volume| claim.heeds(volume));
-        is_recorded(status, claim)
-            && claim.bound
-            && !claim.lost
-            && !claim.terminating
-            && volume.is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating)
+}
+
+/// Tells how it stands, on its record and for its image.
+fn tell(draft: &Draft<'_>, parting: &Parting<'_>, is_made: bool, status: &mut TargetStatus, told: &mut Told) {
+    let Parting { leaving, golden, class, place, claim, .. } = parting;
+    let view = &leaving.target.golden;
+    let is_open = *place == Place::Last && is_made && claim.is_some_and(|claim| is_whole(status, claim, view));
+    let disbelieved = claim.filter(|_| !is_made).and_then(|claim| disbelieved(draft, leaving, claim));
+    let message = match disbelieved {
+        Some(why) => disbelieved_message(golden.as_str(), class, *place, &why, leaving.blockers.as_deref()),
+        None => leaving_message(golden.as_str(), class, *place, is_made, is_open, leaving.blockers.as_deref()),
     };
-    let is_open = place == Place::Last && is_made && claim.is_some_and(is_whole);
-    let message = leaving_message(golden.as_str(), &class, place, is_made, is_open, leaving.blockers.as_deref());
-    let remedy = leaving_remedy(place, leaving.blockers.is_some());
+    let remedy = leaving_remedy(*place, leaving.blockers.is_some());
     if told.remedy.is_empty() {
         told.remedy = remedy;
     }
@@ -193,7 +233,65 @@ fn one(draft: &mut Draft<'_>, leaving: &Leaving, place: Place, status: &mut Targ
     status.conditions = set.finish();
     told.is_one_open |= is_open;
     told.remarks.push((ConditionType::Retiring, Reason::Retiring, message));
-    true
+}
+
+/// Whether a golden on record can be cloned.
+fn is_whole(status: &TargetStatus, claim: &ClaimView, view: &GoldenView) -> bool {
+    let volume = view.volume.as_ref().filter(|volume| claim.heeds(volume));
+    is_recorded(status, claim)
+        && claim.bound
+        && !claim.lost
+        && !claim.terminating
+        && volume.is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating)
+}
+
+/// Why a volume that is finished is not put on record as the golden that it stands for.
+fn disbelieved(draft: &Draft<'_>, leaving: &Leaving, claim: &ClaimView) -> Option<String> {
+    if !claim.bound || claim.terminating {
+        return None;
+    }
+    let Some(volume) = &leaving.target.golden.volume else {
+        return claim.controller.is_none().then(|| "it has no DataVolume, and was never recorded".to_owned());
+    };
+    let is_over = volume.phase == "Succeeded" && !volume.terminating;
+    let other = || match (claim.heeds(volume), volume.ours) {
+        (false, _) => Some("another DataVolume controls it".to_owned()),
+        (true, false) => Some("its DataVolume does not carry this image's mark".to_owned()),
+        (true, true) => unlike(draft, claim, &leaving.target).map(|difference| format!("it {difference}")),
+    };
+    claim.brought_back(volume).or_else(|| other().filter(|_| is_over))
+}
+
+/// What there is to tell of goldens whose target was taken out of an image that is not accepted: they stay as they are. Their own
+/// conditions are brought up to date. Where the spec cannot be read, it is what was known to leave before.
+pub(super) fn held(observed: &Observed, status: &mut GoldenImageStatus, now: Timestamp) -> Vec<(ConditionType, Reason, String)> {
+    let mut told = Vec::new();
+    for record in &mut status.targets {
+        let Some(golden) = record.golden.clone() else { continue };
+        let leaving = observed.leaving.iter().find(|leaving| leaving.requested_class == record.requested_class);
+        let is_known = leaving.is_some() || observed.image.is_err() && is_true(&record.conditions, ConditionType::Retiring);
+        if !is_known {
+            continue;
+        }
+        let class = record.storage_class_name.clone().unwrap_or_else(|| record.requested_class.clone());
+        let message = held_message(&golden, &class, record.claim_uid.is_some() && record.started_time.is_none());
+        let view = leaving.map(|leaving| &leaving.target.golden);
+        let is_open = match view.and_then(|view| Some((view, view.claim.as_ref()?))) {
+            Some((view, claim)) => is_whole(record, claim, view) && record.started_time.is_none(),
+            // Not looked at: as it was.
+            None => view.is_none() && is_true(&record.conditions, ConditionType::Ready),
+        };
+        let old = std::mem::take(&mut record.conditions);
+        let mut set = ConditionSet::new(&old, observed.metadata.generation, whole_seconds(now));
+        match is_open {
+            true => set.set(ConditionType::Ready, Some(true), Reason::Ready, ""),
+            false => set.set(ConditionType::Ready, Some(false), Reason::Retiring, message.clone()),
+        }
+        set.set(ConditionType::Retiring, Some(true), Reason::Retiring, message.clone());
+        record.conditions = set.finish();
+        told.push((ConditionType::Retiring, Reason::Retiring, message));
+    }
+    told
 }
 
 /// What the API server refuses to have done about it (R10).

@@ -247,15 +247,34 @@ fn r23_what_was_never_finished_is_given_up_unless_somebody_waits_for_it() {
     assert_eq!(self::record(&done).and_then(|record| record.claim_uid.as_deref()), Some("pvc-local"));
     assert!(done.before.iter().any(|action| matches!(action, Action::DeleteHeaders { .. })), "{done:?}");
     // What a restore brought back, another DataVolume made, or another download filled is not what was imported.
-    for spoil in [
-        |observed: &mut Observed| observed.leaving[0].target.golden.claim.as_mut().expect("claim").made_for = Some("another".into()),
-        |observed: &mut Observed| observed.leaving[0].target.golden.claim.as_mut().expect("claim").controller = Some("another".into()),
-        |observed: &mut Observed| observed.image.as_mut().expect("image").digest = Some(crate::model::Digest::of(b"another")),
-    ] {
+    type Spoil = fn(&mut Observed);
+    let spoils: [(Spoil, &str); 4] = [
+        (
+            |observed| observed.leaving[0].target.golden.claim.as_mut().expect("claim").made_for = Some("another".into()),
+            "CDI made it for another DataVolume",
+        ),
+        (
+            |observed| observed.leaving[0].target.golden.claim.as_mut().expect("claim").controller = Some("another".into()),
+            "another DataVolume controls it",
+        ),
+        (
+            |observed| observed.image.as_mut().expect("image").digest = Some(crate::model::Digest::of(b"another")),
+            "it was made from an unknown download",
+        ),
+        (|observed| observed.leaving[0].target.golden.volume = None, "it has no DataVolume"),
+    ];
+    for (spoil, why) in spoils {
         let mut spoiled = observed.clone();
         spoil(&mut spoiled);
         let decision = run(&spoiled);
         assert_eq!(self::record(&decision).and_then(|record| record.claim_uid.clone()), None, "{decision:?}");
+        // Finished, and not believed: told so, with what becomes of it and what to do.
+        for conditions in [&decision.status.conditions, &self::record(&decision).expect("record").conditions] {
+            let told = &find_condition(conditions, ConditionType::Retiring).expect("told").message;
+            assert!(told.contains(why) && told.contains("put the target back") && !told.contains("was not made yet"), "{told}");
+        }
+        spoiled.status = decision.status.clone();
+        assert!(run(&spoiled).status == decision.status, "told once");
     }
 }
 
@@ -287,4 +306,47 @@ fn r23_a_golden_that_leaves_keeps_its_mark() {
     observed.leaving[0].target.golden.claim.as_mut().expect("claim").ours = false;
     let decision = run(&observed);
     assert!(matches!(&decision.after[..], [Action::Mark { claim_uid, .. }] if claim_uid == "pvc-local"), "{decision:?}");
+}
+
+/// Not accepted, an image keeps what it has; that a target was taken out is told all the same, and what was told before is set right.
+#[test]
+fn r23_what_leaves_an_image_that_is_not_accepted_is_told() {
+    let mut observed = leaving();
+    observed.leaving[0].blockers = Some("tenant-a/VMDisk/db".into());
+    observed.status = run(&observed).status;
+    observed.duplicate_of = Some("first".into());
+    let told = |observed: &Observed| {
+        let decision = run(observed);
+        let record = record(&decision).expect("record");
+        assert_eq!(reason(&decision), reason(&run(observed)));
+        assert!(decision.after.is_empty(), "{decision:?}");
+        let told = |conditions: &[_]| find_condition(conditions, ConditionType::Retiring).map(|told| told.message.clone());
+        assert_eq!(told(&record.conditions), told(&decision.status.conditions));
+        let is_open = is_true(&record.conditions, ConditionType::Ready);
+        let text = told(&record.conditions);
+        (text.unwrap_or_default(), is_open, decision)
+    };
+    let (text, is_open, decision) = told(&observed);
+    assert!(text.contains(LOCAL) && text.contains("stays as it is while the image is not accepted"), "{text}");
+    assert!(is_open, "the fence lets pools in again");
+    assert_eq!(reason(&decision), "DuplicateIdentity");
+    observed.status = decision.status.clone();
+    assert!(told(&observed).2.status == decision.status, "told once");
+    // It was never made.
+    let mut unmade = observed.clone();
+    unmade.status.targets[1].claim_uid = None;
+    let (text, is_open, _) = told(&unmade);
+    assert!(text.contains("was not made yet") && !is_open, "{text}");
+    // Accepted again: as ever.
+    observed.duplicate_of = None;
+    let decision = run(&observed);
+    let told = find_condition(&decision.status.conditions, ConditionType::Retiring).expect("told");
+    assert!(told.message.contains("tenant-a/VMDisk/db") && !told.message.contains("not accepted"), "{}", told.message);
+    // A spec that cannot be read says nothing of targets: what was known to leave is told.
+    observed.status = decision.status;
+    observed.image = self::observed(json!({ "source": {} })).image;
+    observed.leaving = Vec::new();
+    let unread = run(&observed);
+    let told = find_condition(&unread.status.conditions, ConditionType::Retiring).expect("told");
+    assert!(told.message.contains(LOCAL) && told.message.contains("while the image is not accepted"), "{}", told.message);
 }

@@ -28,7 +28,7 @@ mod target;
 mod tests;
 mod usage;
 
-pub use adopt::{Asked, marks_of as adopted_marks, stranger, wanted};
+pub use adopt::{Asked, Foretold, foretell, marks_of as adopted_marks, wanted};
 pub use decide::{Action, Decision, ImportOrder, Note, Wants, decide};
 pub use import::stood_still;
 pub use leaving::{Leaving, place};

@@ -15,6 +15,7 @@ use crate::{
         class::{self, ClassTrouble, Classes},
         marks,
         pods::{PodFacts, holds_golden, in_use_message},
+        provenance::Provenance,
         quota::Quota,
         size::Overheads,
     },
@@ -139,9 +140,7 @@ pub fn target(
     let mut view = GoldenView::default();
     if let Some(golden) = golden.clone() {
         let (volume, claim) = (cluster.volumes.get(catalog, &golden), cluster.claims.get(catalog, &golden));
-        view.stranger = (volume.is_some() || claim.is_some()).then(|| super::adopt::stranger(volume.as_deref(), claim.as_deref()));
-        view.volume = volume.map(|volume| volume_view(&volume, &image.name, identity.as_deref()));
-        view.claim = claim.map(|claim| claim_view(&claim, &image.name, identity.as_deref()));
+        view = golden_view(volume.as_deref(), claim.as_deref(), &image.name, identity.as_deref());
         let pods = cluster.pods.all();
         let holding: Vec<&PodFacts> = pods.iter().map(|pod| &**pod).filter(|pod| holds_golden(pod, catalog, &golden)).collect();
         view.in_use = in_use_message(&holding);
@@ -153,6 +152,19 @@ pub fn target(
         class,
         golden: view,
         quotas: storage.quotas.clone(),
+    }
+}
+
+/// What stands under a golden's name, as the objects themselves say.
+pub fn golden_view(volume: Option<&DataVolume>, claim: Option<&Claim>, image: &ImageName, identity: Option<&str>) -> GoldenView {
+    let of_volume = volume.map(|volume| volume_view(volume, image, identity));
+    let of_claim = claim.map(|claim| claim_view(claim, image, identity));
+    let provenance = of_claim.as_ref().map_or(Provenance::FilledHere, |claim| claim.provenance(of_volume.as_ref()));
+    GoldenView {
+        stranger: (volume.is_some() || claim.is_some()).then(|| super::adopt::stranger(volume, claim, provenance)),
+        volume: of_volume,
+        claim: of_claim,
+        ..GoldenView::default()
     }
 }
 
@@ -209,6 +221,8 @@ fn volume_view(volume: &DataVolume, image: &ImageName, identity: Option<&str>) -
         bound: condition("Bound"),
         running: condition("Running"),
         access: volume.annotations().get(marks::ACCESS).cloned(),
+        restored_by: volume.labels().get(marks::VELERO_RESTORE).cloned(),
+        takes_what_is_there: volume.annotations().contains_key(marks::CDI_STATIC_VOLUME),
         phase: status.phase.unwrap_or_default(),
     }
 }
@@ -241,7 +255,13 @@ fn claim_view(claim: &Claim, image: &ImageName, identity: Option<&str>) -> Claim
         ours: is_ours(claim.labels(), image, identity),
         controller: claim.owner_references().iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone()),
         made_for: claim.annotations().get(marks::CDI_CREATED_FOR).filter(|uid| !uid.is_empty()).cloned(),
+        filled_as: claim.annotations().get(marks::CDI_PRIME).and_then(|name| name.strip_prefix("prime-")).map(str::to_owned),
         said_filled: claim.annotations().get(marks::CDI_POPULATED_FOR).is_some_and(|name| !name.is_empty()),
+        restored_by: claim.labels().get(marks::VELERO_RESTORE).cloned(),
+        from_snapshot: spec.is_some_and(|spec| {
+            [&spec.data_source, &spec.data_source_ref].into_iter().flatten().any(|source| source.kind.as_deref() == Some("VolumeSnapshot"))
+        }),
+        adopt: claim.annotations().get(marks::ADOPT).cloned(),
         bound: phase == "Bound",
         lost: phase == "Lost",
         terminating: claim.metadata.deletion_timestamp.is_some(),

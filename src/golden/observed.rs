@@ -8,7 +8,14 @@ use crate::{
     api::{FieldErrors, GoldenImageStatus},
     catalog::Listing,
     model::{ClassName, ContainerFacts, Digest, DiskSize, GoldenName, Image},
-    rules::{CdiCondition, ImporterFacts, Reason, Told, adopt::Stranger, modes::ClaimProperties, quota::Quota, size::Overheads},
+    rules::{
+        CdiCondition, ImporterFacts, Reason, Told,
+        adopt::Stranger,
+        modes::ClaimProperties,
+        provenance::{ClaimSays, Provenance, VolumeSays, provenance},
+        quota::Quota,
+        size::Overheads,
+    },
 };
 
 /// What bounds an image's life; the defaults are those of the chart's README.
@@ -254,6 +261,8 @@ pub struct GoldenView {
     pub told: Option<Told>,
     /// What the spool saw of the importer.
     pub importer: ImporterFacts,
+    /// Whether an importer is being given the disk, or asked for it lately: it has all that it needs for that.
+    pub is_pulling: bool,
     /// What the spool answers to whoever asks for this golden.
     pub grant: GrantView,
     /// The path at which the spool serves the disk that the DataVolume was made for.
@@ -301,6 +310,10 @@ pub struct DataVolumeView {
     pub running: CdiCondition,
     /// Who may clone it, as it says.
     pub access: Option<String>,
+    /// The restore that brought it back, where the tool says so.
+    pub restored_by: Option<String>,
+    /// Whether it is to take a PersistentVolume that was there before.
+    pub takes_what_is_there: bool,
 }
 
 /// A PVC.
@@ -314,8 +327,16 @@ pub struct ClaimView {
     pub controller: Option<String>,
     /// The UID of the DataVolume that CDI made it for, as CDI wrote it then: a claim that a restore brought back still names the former one.
     pub made_for: Option<String>,
+    /// The UID of the claim that CDI's populators filled, as they wrote it then.
+    pub filled_as: Option<String>,
     /// Whether somebody told CDI that it is filled already, as backup tools do.
     pub said_filled: bool,
+    /// The restore that brought it back, where the tool says so.
+    pub restored_by: Option<String>,
+    /// Whether its volume was made from a snapshot.
+    pub from_snapshot: bool,
+    /// The annotation by which it is, or was, taken over as it is.
+    pub adopt: Option<String>,
     /// Whether it is Bound.
     pub bound: bool,
     /// Whether it is Lost.
@@ -341,19 +362,44 @@ pub struct ClaimView {
 }
 
 impl ClaimView {
-    /// Whether this DataVolume never filled it, because CDI made it for another one or was told to take it as it is: a restore brought it back.
-    pub fn is_of_another(&self, volume: &DataVolumeView) -> bool {
-        self.said_filled || self.made_for.as_ref().is_some_and(|uid| *uid != volume.uid)
+    /// Whether it was filled here (R7), as it and the DataVolume of its name say.
+    pub fn provenance(&self, volume: Option<&DataVolumeView>) -> Provenance {
+        let claim = ClaimSays {
+            uid: &self.uid,
+            made_for: self.made_for.as_deref(),
+            filled_as: self.filled_as.as_deref(),
+            said_filled: self.said_filled,
+            restored_by: self.restored_by.as_deref(),
+            from_snapshot: self.from_snapshot,
+            adopt: self.adopt.as_deref(),
+            controller: self.controller.as_deref(),
+        };
+        let volume = volume.map(|volume| VolumeSays {
+            uid: &volume.uid,
+            restored_by: volume.restored_by.as_deref(),
+            takes_what_is_there: volume.takes_what_is_there,
+            is_copy: volume.copies.is_some(),
+        });
+        provenance(claim, volume)
     }
 
-    /// Whether it stands beside this DataVolume without having been filled by it. One that yet another DataVolume controls is about to be collected.
-    pub fn is_restored(&self, volume: &DataVolumeView) -> bool {
-        self.is_of_another(volume) && self.controller.as_ref().is_none_or(|uid| *uid == volume.uid)
+    /// How it is seen that a restore brought it back, beside this DataVolume. One that yet another DataVolume controls is about to be collected.
+    pub fn brought_back(&self, volume: &DataVolumeView) -> Option<String> {
+        match self.provenance(Some(volume)) {
+            Provenance::BroughtBack(why) if self.controller.as_ref().is_none_or(|uid| *uid == volume.uid) => Some(why),
+            _ => None,
+        }
     }
 
     /// Whether the DataVolume of its name speaks for it. One that somebody made anew beside it does not control it: CDI does not ask that, and nor do we.
     pub fn heeds(&self, volume: &DataVolumeView) -> bool {
-        self.controller.as_ref().map_or_else(|| !self.is_of_another(volume), |uid| *uid == volume.uid)
+        let is_of_another = || matches!(self.provenance(Some(volume)), Provenance::BroughtBack(_));
+        self.controller.as_ref().map_or_else(|| !is_of_another(), |uid| *uid == volume.uid)
+    }
+
+    /// Whether the leader, or a person, wrote on it that this very claim is taken over as it is.
+    pub fn is_taken_over(&self) -> bool {
+        self.adopt.as_ref() == Some(&self.uid)
     }
 }
 

@@ -29,6 +29,8 @@ pub struct Retirement {
     pub is_left: bool,
     /// Who needs them, in words; nobody, or why that is not known.
     pub blockers: Option<String>,
+    /// What the fence around a golden of the image could not do, or could not know, in words; also where none is to go any more.
+    pub trouble: Option<String>,
 }
 
 /// How often the blockers in status are looked at again.
@@ -78,7 +80,13 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
         }
     };
     let reason = if retirement.is_left { Reason::Retiring } else { Reason::Retired };
-    set.set(ConditionType::Ready, Some(false), reason, message.clone());
+    // Only where somebody must do something about it: who needs a golden is nobody's trouble.
+    let trouble = retirement.trouble.as_ref().filter(|_| retirement.is_left);
+    let (shown, message) = match trouble {
+        Some(trouble) => (Reason::CannotRetire, format!("{} {message}", with_remedy(trouble, Reason::CannotRetire))),
+        None => (reason, message),
+    };
+    set.set(ConditionType::Ready, Some(false), shown, message.clone());
     let was_available = find_condition(&observed.status.conditions, ConditionType::Available).is_some_and(|found| found.status == "True");
     set.set(ConditionType::Available, Some(was_available && retirement.is_left), reason, "");
     if retirement.is_left {
@@ -231,6 +239,37 @@ mod tests {
         anew.targets[0].golden.volume = Some(volume("ImportInProgress"));
         anew.targets[0].golden.claim = Some(ClaimView { uid: "new".into(), bound: false, ..claim() });
         assert!(gives_up(&run(&retired(anew))));
+    }
+
+    /// What the API server refuses is on the object, before who needs it, and gone with its cause.
+    #[test]
+    fn r23_what_keeps_the_fence_from_being_kept_is_told_first_and_only_while_it_lasts() {
+        let mut observed = retired(made());
+        observed.retirement.blockers = Some("tenant-a/KubernetesNodes/demo-md0".into());
+        let quiet = run(&observed);
+        assert_eq!(ready(&quiet).1, "Retiring");
+        observed.status = quiet.status.clone();
+        let refusal = "The API server refuses the marks that retire a golden on DataVolume c/g: policy p says no.";
+        observed.retirement.trouble = Some(refusal.into());
+        let told = run(&observed);
+        let (_, reason, message) = ready(&told);
+        assert_eq!(reason, "CannotRetire");
+        assert!(message.starts_with(refusal) && message.contains("Allow or correct") && message.contains("demo-md0"), "{message}");
+        let refused = find_condition(&told.status.conditions, ConditionType::WriteRefused).expect("told");
+        assert_eq!((refused.status.as_str(), refused.reason.as_str()), ("True", "CannotRetire"));
+        assert!(told.notes.iter().any(|note| note.warning && note.message.contains("policy p says no")), "{:?}", told.notes);
+        observed.status = told.status;
+        observed.retirement.trouble = None;
+        let mended = run(&observed);
+        assert_eq!(mended.status.conditions, quiet.status.conditions);
+
+        // Taken back, and the marks may not be taken off: the golden stays closed to new pools, which is told on an image that is Ready.
+        let mut kept = made();
+        kept.retirement.trouble = Some(refusal.into());
+        let decision = run(&kept);
+        assert_eq!(ready(&decision).0, "True");
+        let refused = find_condition(&decision.status.conditions, ConditionType::WriteRefused).expect("told");
+        assert!(refused.reason == "CannotRetire" && refused.message.contains("policy p says no"), "{refused:?}");
     }
 
     #[rstest]

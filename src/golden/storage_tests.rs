@@ -8,8 +8,9 @@ use super::{
 };
 use crate::{
     api::{ConditionType, find_condition, is_true},
+    catalog::Listing,
     model::VolumeMode,
-    rules::{CdiCondition, Reason, Told, quota::Quota},
+    rules::{CdiCondition, Reason, Told, provenance::Consent, quota::Quota},
 };
 
 /// A Ready golden of 4097Mi in `replicated`, and a further target for `local`; the spool has let the artifact go.
@@ -211,6 +212,85 @@ fn remarks_of_several_targets_stand_in_one_text() {
     assert!(told.message.starts_with("Class 0 is slow. Class 1 is slow. "), "{}", told.message);
 }
 
+/// R4: the entry was edited, and the golden is not as its target asks: both are told in one text, of which the list's part is known again.
+#[test]
+fn r4_what_the_list_and_a_target_say_stands_in_one_text() {
+    let of_list = "images[0] (a) was edited in fields that are frozen once its golden exists: `url`: x → y. Nothing was changed.";
+    let told = |decision: &super::Decision| {
+        find_condition(&decision.status.conditions, ConditionType::EntryEdited)
+            .map(|condition| condition.message.clone())
+            .unwrap_or_default()
+    };
+    for (listing, size, expected) in [
+        (Listing::Edited(of_list.into()), "8Gi", [true, true]),
+        (Listing::Edited(of_list.into()), "1Gi", [true, false]),
+        (Listing::Listed, "8Gi", [false, true]),
+    ] {
+        let mut observed = made();
+        observed.image.as_mut().expect("image").targets[0].size = size.parse().ok();
+        observed.listing = listing.clone();
+        let decision = run(&observed);
+        let parts = |text: &str| [text.contains(of_list), text.contains("its target asks for 8Gi: it stays as it was made")];
+        assert_eq!(parts(&told(&decision)), expected, "{listing:?}: {}", told(&decision));
+        // Until the list is read again, by this process or the next, what it said is known and nothing is written.
+        observed.status = decision.status.clone();
+        observed.listing = Listing::on_record(&observed.status);
+        assert_eq!(observed.listing, if expected[0] { listing } else { Listing::ByHand });
+        assert!(run(&observed).status == decision.status, "{}", told(&run(&observed)));
+        // Not accepted meanwhile: both still.
+        observed.duplicate_of = Some("first".into());
+        assert_eq!(parts(&told(&run(&observed))), expected);
+    }
+}
+
+/// Upstream served another disk and the spool has it: nothing is asked again, until a person wants it to be.
+#[test]
+fn r9_a_retry_asks_upstream_again_although_the_spool_has_another_disk() {
+    let mut observed = made();
+    observed.targets[0].golden = GoldenView::default();
+    observed.spooled = Some(SpooledView { disk_digest: crate::model::Digest::of(b"other"), ..spooled() });
+    let fetches = |decision: &super::Decision| decision.after.iter().filter(|action| matches!(action, Action::Fetch { .. })).count();
+    let settled = run(&observed);
+    assert_eq!((reason(&settled).as_str(), fetches(&settled)), ("UpstreamChanged", 0));
+    assert!(is_true(&settled.status.conditions, ConditionType::Stalled) && ready(&settled).2.contains("/retry`"), "{settled:?}");
+    observed.status = settled.status.clone();
+    let again = run(&observed);
+    assert!(fetches(&again) == 0 && again.status == settled.status, "{again:?}");
+    // Asked: not forgotten while it waits for its turn.
+    observed.metadata.retry = Some("once more".into());
+    observed.permits = super::Permits::default();
+    let queued = run(&observed);
+    assert!(fetches(&queued) == 0 && queued.wants.fetch, "{queued:?}");
+    observed.status = queued.status;
+    observed.permits = super::Permits { fetch: true, imports: 8 };
+    let begun = run(&observed);
+    assert_eq!(fetches(&begun), 1, "{begun:?}");
+    observed.status = begun.status;
+    observed.fetch = super::FetchView::Running { percent: Some(20) };
+    assert_eq!((reason(&run(&observed)).as_str(), fetches(&run(&observed))), ("Fetching", 0));
+    // The process ended with it: begun again. What upstream said before is no answer.
+    observed.fetch = super::FetchView::Idle;
+    observed.spooled.as_mut().expect("spooled").resolved_time =
+        k8s_openapi::jiff::Timestamp::from_second(super::tests::now().as_second() - 60).ok();
+    assert_eq!(fetches(&run(&observed)), 1);
+    // It failed otherwise: tried again like every fetch.
+    observed.fetch = super::FetchView::Failed { reason: Reason::Unavailable, message: "gone".into(), retry_after: None };
+    let failed = run(&observed);
+    assert_eq!((reason(&failed).as_str(), failed.wake.is_some()), ("Unavailable", true), "{failed:?}");
+    let mut later_on = observed.clone();
+    later_on.status = failed.status;
+    assert_eq!(fetches(&decide(&later_on, &Settings::default(), later(3600))), 1);
+    // The same answer as before is an answer.
+    observed.fetch = super::FetchView::Idle;
+    observed.spooled.as_mut().expect("spooled").resolved_time = Some(later(1));
+    let answered = run(&observed);
+    assert_eq!((reason(&answered).as_str(), fetches(&answered)), ("UpstreamChanged", 0), "{answered:?}");
+    assert!(answered.status.fetch.as_ref().is_some_and(|fetch| fetch.started_time.is_none()), "{answered:?}");
+    // The former disk is: made anew from it.
+    observed.spooled = Some(spooled());
+    assert!(order(&run(&observed)).is_some());
+}
+
 #[test]
 fn spent_attempts_stall_and_a_slow_retry_heals() {
     let settings = Settings::default();
@@ -287,9 +367,15 @@ fn r7_r8_a_claim_without_its_volume() {
     // Owned by a DataVolume that is gone: the collector is under way.
     observed.targets[0].golden.claim = Some(orphan(Some("dv")));
     assert_eq!(reason(&run(&observed)), "GoldenTerminating");
-    // CDI's former garbage collection.
-    observed.targets[0].golden.claim = Some(ClaimView { garbage_collected: true, ..orphan(None) });
-    assert_eq!(reason(&run(&observed)), "Ready");
+    // CDI's former garbage collection, if this is the claim that CDI filled, and not a copy of it.
+    let collected =
+        |filled_as: Option<&str>| ClaimView { garbage_collected: true, filled_as: filled_as.map(str::to_owned), ..orphan(None) };
+    for (filled_as, expected) in [(Some("pvc"), "Ready"), (Some("former"), "GoldenReplaced"), (None, "GoldenReplaced")] {
+        observed.targets[0].golden.claim = Some(collected(filled_as));
+        assert_eq!(reason(&run(&observed)), expected, "{filled_as:?}");
+    }
+    observed.targets[0].golden.claim = Some(ClaimView { restored_by: Some("r".into()), ..collected(None) });
+    assert!(ready(&run(&observed)).2.contains("velero.io/restore-name: r"));
     // Recorded: the claim is what counts.
     let mut observed = made();
     observed.targets[0].golden.volume = None;
@@ -322,7 +408,7 @@ fn r7_a_restored_pair_is_not_believed_before_a_person_says_so() {
         assert_eq!(reason(&decision), "GoldenReplaced", "{phase} {controller:?}");
         assert!(decision.before.is_empty() && decision.after.is_empty(), "{phase} {controller:?}: {decision:?}");
         assert_eq!(decision.status.targets[0].started_time, None, "no import begins");
-        observed.targets[0].golden.stranger.as_mut().expect("stranger").consent = true;
+        observed.targets[0].golden.stranger.as_mut().expect("stranger").consent = Consent::OfThisClaim;
         let taken = run(&observed);
         if !bound {
             assert_eq!((reason(&taken).as_str(), taken.after.len()), ("GoldenReplaced", 0), "there is nothing to take over yet");
@@ -333,15 +419,18 @@ fn r7_a_restored_pair_is_not_believed_before_a_person_says_so() {
         assert!(matches!(&taken.after[..], [Action::Adopt { .. }]), "{taken:?}");
         // Applied, nothing is left to do: a DataVolume that does not speak for the claim is not asked.
         observed.status = taken.status.clone();
+        observed.targets[0].golden.claim.as_mut().expect("claim").adopt = Some("pvc".into());
         let again = run(&observed);
         assert_eq!((again.status == taken.status, again.after.len()), (true, 0), "{phase} {controller:?}: {again:?}");
     }
-    // The pair that CDI made is believed by its marks, unless CDI was only told that it is filled.
+    // The pair that CDI made is believed by its marks, also where CDI was told besides that it is filled; not where nothing else says so.
     let mut observed = restored("Succeeded", Some("dv"), true);
     let claim = observed.targets[0].golden.claim.as_mut().expect("claim");
     claim.made_for = Some("dv".into());
     assert_eq!(reason(&run(&observed)), "Ready");
     observed.targets[0].golden.claim.as_mut().expect("claim").said_filled = true;
+    assert_eq!(reason(&run(&observed)), "Ready");
+    observed.targets[0].golden.claim.as_mut().expect("claim").made_for = None;
     assert_eq!(reason(&run(&observed)), "GoldenReplaced");
 }
 

@@ -6,7 +6,7 @@ use super::{
     Action, Decision, Note, Observed, UpstreamView, Wants,
     decide::{Draft, after, listing_condition, refused_condition, whole_seconds},
     fetch::FetchState,
-    leaving::Told,
+    leaving::{self, Told},
     target::TargetState,
     usage,
 };
@@ -31,11 +31,12 @@ pub(super) fn not_accepted(observed: &Observed, now: Timestamp, reason: Reason, 
     } else {
         set.set(ConditionType::Available, Some(false), reason, "");
     }
-    if let Some((kind, reason, message)) = listing_condition(&observed.listing) {
-        set.set(kind, Some(true), reason, message);
-    }
-    if let Some((kind, reason, message)) = refused_condition(observed) {
-        set.set(kind, Some(true), reason, with_remedy(&message, reason));
+    let leaving = leaving::held(observed, &mut status, now);
+    let own = listing_condition(&observed.listing).into_iter().chain(refused_condition(observed)).chain(leaving);
+    let of_targets = status.edited_targets().map(|message| (ConditionType::EntryEdited, Reason::EntryEdited, message.to_owned()));
+    for (kind, reason, message) in joined(&[], own.chain(of_targets)) {
+        let remedy = if kind == ConditionType::WriteRefused { reason.remedy() } else { "" };
+        set.set(kind, Some(true), reason, with_text(&message, remedy));
     }
     usage::tell(&mut set, &mut status, &observed.status, &observed.usage, now);
     status.conditions = set.finish();
@@ -119,13 +120,19 @@ pub(super) fn finish(mut draft: Draft<'_>, states: &[TargetState], fetch: &Fetch
     }
     let available = worst.as_ref().filter(|_| !any).map_or(Reason::Ready, |headline| headline.reason);
     set.set(ConditionType::Available, Some(any), available, "");
-    for (kind, reason, message) in joined(states, refused_condition(draft.observed).into_iter().chain(leaving.remarks)) {
-        // The remedy for an image that is to go is none for one golden of it.
-        let remedy = if kind == ConditionType::Retiring { leaving.remedy } else { reason.remedy() };
+    let listed = listing_condition(&draft.observed.listing);
+    let is_listed_alone = |kind| states.iter().all(|state| state.remarks.iter().all(|(remark, ..)| *remark != kind));
+    let alone = listed.as_ref().is_some_and(|(kind, ..)| is_listed_alone(*kind));
+    // The list's word first: by its place it is known again (`Listing::on_record`).
+    for (kind, reason, message) in joined(states, listed.into_iter().chain(refused_condition(draft.observed)).chain(leaving.remarks)) {
+        let remedy = match kind {
+            // The remedy for an image that is to go is none for one golden of it.
+            ConditionType::Retiring => leaving.remedy,
+            // What the list says has the move in it.
+            ConditionType::EntryEdited | ConditionType::Unlisted if alone => "",
+            _ => reason.remedy(),
+        };
         set.set(kind, Some(true), reason, with_text(&message, remedy));
-    }
-    if let Some((kind, reason, message)) = listing_condition(&draft.observed.listing) {
-        set.set(kind, Some(true), reason, message);
     }
     upstream(&mut set, &mut draft, all);
     usage::tell(&mut set, &mut draft.status, &draft.observed.status, &draft.observed.usage, draft.now);

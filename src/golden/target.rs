@@ -3,7 +3,7 @@
 use super::{
     Action, ClaimView, ClassChoice, ClassFound, DataVolumeView, GrantView, Observed, ObservedTarget, adopt,
     decide::Draft,
-    import::{running, succeeded},
+    import::{running, succeeded, unlike},
     start::{name_for, start},
 };
 use crate::{
@@ -194,12 +194,9 @@ fn made(draft: &mut Draft<'_>, golden: &GoldenName, uid: String, view: &Observed
             }
         };
     };
-    if claim.uid != uid {
-        if let Some(state) = adopt::restored(draft, golden, view, status) {
-            return Some(state);
-        }
-        let message = format!("The PVC {golden} has the UID {}, and the golden that was verified had {uid}.", claim.uid);
-        return Some(TargetState::trouble(Reason::GoldenReplaced, message));
+    if let Some(message) = adopt::replaced(golden.as_str(), Some(&uid), &view.golden) {
+        let taken = adopt::restored(draft, golden, view, status);
+        return Some(taken.unwrap_or_else(|| TargetState::trouble(Reason::GoldenReplaced, message)));
     }
     if claim.terminating || volume.as_ref().is_some_and(|volume| volume.terminating) {
         return Some(TargetState::trouble(Reason::GoldenTerminating, format!("The golden {golden} is being deleted.")));
@@ -235,7 +232,9 @@ pub(super) fn missing_marks(image: &Image, golden: &GoldenName, view: &ObservedT
     let claim = view.golden.claim.as_ref().filter(is_recorded).filter(|claim| !claim.terminating)?;
     let volume = controlling(view, claim);
     let says_who = |found: &Option<String>| Access::read(found.as_deref()).as_ref() == Some(&image.access);
-    let is_marked = claim.ours && says_who(&claim.access);
+    // What was taken over by a former release does not say yet that this very claim was: a copy of it would be believed.
+    let is_meant = status.adopted != Some(true) || claim.is_taken_over();
+    let is_marked = claim.ours && is_meant && says_who(&claim.access);
     if is_marked && volume.is_none_or(|volume| volume.ours && says_who(&volume.access)) {
         return None;
     }
@@ -298,18 +297,21 @@ fn make(
         (None, Some(claim)) if claim.terminating => {
             TargetState::working(Reason::GoldenTerminating, format!("Waiting for the former PVC {golden} to be gone.")).with_disk()
         }
-        (None, Some(claim)) if claim.ours && claim.garbage_collected && claim.bound => succeeded(draft, &golden, claim, view, status),
-        (None, Some(claim)) if claim.ours && claim.controller.is_some() => TargetState::working(
+        (None, Some(claim)) if claim.ours && adopt::is_being_collected(claim) => TargetState::working(
             Reason::GoldenTerminating,
             format!("Waiting for the former PVC {golden}, whose DataVolume is gone, to be collected."),
         )
         .with_disk(),
-        // Nobody will collect it: restored from a backup, or left behind by `--cascade=orphan`.
-        (None, Some(claim)) if claim.ours => adopt::restored(draft, &golden, view, status).unwrap_or_else(|| {
-            let message =
-                format!("A PVC {golden} carries this image's mark, has no DataVolume, and was never recorded: what is in it is not known.");
-            TargetState::trouble(Reason::GoldenReplaced, message)
-        }),
+        // Nobody will collect it: restored from a backup, left behind by `--cascade=orphan` or by CDI's former garbage collection.
+        (None, Some(claim)) if claim.ours => match (adopt::replaced(golden.as_str(), None, &view.golden), unlike(draft, claim, view)) {
+            (Some(message), _) => {
+                adopt::restored(draft, &golden, view, status).unwrap_or_else(|| TargetState::trouble(Reason::GoldenReplaced, message))
+            }
+            (None, Some(difference)) => {
+                TargetState::trouble(Reason::NameConflict, format!("The golden {golden} is there and {difference}."))
+            }
+            (None, None) => succeeded(draft, &golden, claim, view, status),
+        },
         (None, Some(_)) => TargetState::trouble(
             Reason::NameConflict,
             format!("A PVC {golden} exists in the catalog namespace that is not this image's golden."),

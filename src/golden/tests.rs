@@ -13,7 +13,11 @@ use crate::{
     api::{ConditionType, GoldenImageStatus, find_condition, is_true, parse_image},
     catalog::Listing,
     model::{Digest, DiskSize, VolumeMode},
-    rules::{CdiCondition, Reason, modes::ClaimProperties},
+    rules::{
+        CdiCondition, Reason,
+        modes::ClaimProperties,
+        provenance::{Consent, Provenance},
+    },
 };
 
 pub(super) fn now() -> Timestamp {
@@ -204,6 +208,29 @@ fn applied_once_a_decision_is_empty() {
     assert_eq!((second.before.len(), second.after.len(), second.status == first.status), (0, 0, true), "{second:?}");
 }
 
+/// Secret and CA are written again for importers that cannot start, and not for those that are only slow: writes do not grow with load.
+#[test]
+fn an_importer_at_work_costs_no_writes() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    let since = Timestamp::from_second(now().as_second() - 400).expect("time");
+    for (is_pulling, written, restarts, expected) in
+        [(false, Some((1, 0, 0)), 0, true), (true, Some((1, 0, 0)), 0, false), (true, Some((1, 0, 0)), 1, true), (true, None, 0, true)]
+    {
+        observed.targets[0].golden = GoldenView {
+            volume: Some(DataVolumeView { restarts, ..volume("ImportInProgress") }),
+            grant: GrantView::Serving { disk: disk(), ready: true },
+            headers_written: written,
+            moved: Some(since),
+            is_pulling,
+            ..GoldenView::default()
+        };
+        let writes = run(&observed).after.iter().any(|action| matches!(action, Action::WriteHeaders { .. }));
+        assert_eq!(writes, expected, "pulling: {is_pulling}, written: {written:?}, restarts: {restarts}");
+    }
+}
+
 #[test]
 fn r8_ready_puts_the_claim_on_record_and_closes_the_path() {
     let mut observed = http();
@@ -384,7 +411,10 @@ pub(super) fn stranger(url: &str) -> crate::rules::adopt::Stranger {
         size: None,
         volume_mode: Some("Block".into()),
         access_modes: vec!["ReadWriteMany".into()],
-        consent: false,
+        uid: Some(claim().uid),
+        is_marked: false,
+        consent: Consent::No,
+        provenance: Provenance::FilledHere,
     }
 }
 
@@ -394,7 +424,8 @@ fn former() -> Observed {
     let target = &mut observed.targets[0];
     target.name = Some("vm-default-images-a".parse().expect("name"));
     target.golden.volume = Some(DataVolumeView { ours: false, disk_digest: None, ..volume("Succeeded") });
-    target.golden.claim = Some(ClaimView { ours: false, disk_digest: None, artifact_digest: None, ..claim() });
+    let controller = Some("dv".into());
+    target.golden.claim = Some(ClaimView { ours: false, disk_digest: None, artifact_digest: None, controller, ..claim() });
     target.golden.stranger = Some(stranger("https://e.example/a.qcow2"));
     observed
 }
@@ -416,6 +447,11 @@ fn r5_a_former_golden_is_taken_over_at_once() {
     let golden = &mut observed.targets[0].golden;
     golden.volume.as_mut().expect("volume").ours = true;
     golden.claim.as_mut().expect("claim").ours = true;
+    // Taken over by a release that did not write for which claim that was: Ready all along, and written once.
+    let upgraded = run(&observed);
+    assert_eq!(upgraded.status, decision.status);
+    assert!(matches!(&upgraded.after[..], [Action::Adopt { claim_uid, .. }] if *claim_uid == claim().uid), "{upgraded:?}");
+    observed.targets[0].golden.claim.as_mut().expect("claim").adopt = Some(claim().uid);
     let again = run(&observed);
     assert_eq!((again.status, again.after), (decision.status, vec![]));
 
@@ -455,12 +491,90 @@ fn r7_another_uid_is_taken_only_when_asked() {
     golden.volume.as_mut().expect("volume").ours = true;
     *golden.claim.as_mut().expect("claim") = ClaimView { uid: "restored".into(), ours: true, ..claim() };
     assert_eq!(reason(&run(&observed)), "GoldenReplaced");
-    observed.targets[0].golden.stranger.as_mut().expect("stranger").consent = true;
+    assert!(ready(&run(&observed)).2.contains("`kubernetes-worker-image.cozystack.io/adopt: restored`"), "the exact value");
+    // The word that came back with the backup consents to nothing.
+    observed.targets[0].golden.stranger.as_mut().expect("stranger").consent = Consent::OfTheName;
+    assert_eq!(reason(&run(&observed)), "GoldenReplaced");
+    observed.targets[0].golden.stranger.as_mut().expect("stranger").consent = Consent::OfThisClaim;
     let decision = run(&observed);
     assert_eq!((ready(&decision).0.as_str(), decision.status.targets[0].claim_uid.as_deref()), ("True", Some("restored")));
     // Never one that does not carry our mark.
     observed.targets[0].golden.claim.as_mut().expect("claim").ours = false;
     assert_eq!(reason(&run(&observed)), "GoldenReplaced");
+}
+
+/// A former golden that came back from a backup is the same by its source; what is in it is not known.
+#[test]
+fn r7_a_restored_former_golden_is_reported_and_taken_only_when_it_is_meant() {
+    let mut observed = former();
+    let found = observed.targets[0].golden.stranger.as_mut().expect("stranger");
+    (found.provenance, found.consent) = (Provenance::BroughtBack("how".into()), Consent::OfTheName);
+    observed.targets[0].golden.claim.as_mut().expect("claim").made_for = Some("former".into());
+    let told = run(&observed);
+    assert_eq!((reason(&told).as_str(), told.after.len(), told.before.len()), ("GoldenReplaced", 0, 0), "{told:?}");
+    assert!(ready(&told).2.contains("`kubernetes-worker-image.cozystack.io/adopt: pvc`"), "{told:?}");
+    assert!(told.status.targets[0].golden.is_none() && told.wants == super::Wants::default(), "{told:?}");
+    observed.targets[0].golden.stranger.as_mut().expect("stranger").consent = Consent::OfThisClaim;
+    let taken = run(&observed);
+    assert_eq!((ready(&taken).0.as_str(), taken.status.targets[0].adopted), ("True", Some(true)));
+    assert!(matches!(&taken.after[..], [Action::Adopt { .. }]), "{taken:?}");
+    // CDI never took this one over, and says nothing of it.
+    observed.targets[0].golden.claim.as_mut().expect("claim").controller = None;
+    observed.targets[0].golden.volume.as_mut().expect("volume").phase = "Pending".into();
+    assert_eq!(ready(&run(&observed)).0, "True");
+}
+
+/// A backup that was taken after a person consented, restored once more: the consent named the claim that was.
+#[test]
+fn r7_a_second_restore_is_asked_about_again() {
+    let mut observed = made();
+    let status = observed.status.clone();
+    let restored = |uid: &str, adopt: &str, made_for: &str| ClaimView {
+        uid: uid.into(),
+        adopt: Some(adopt.into()),
+        made_for: Some(made_for.into()),
+        controller: Some("dv".into()),
+        disk_digest: Some(disk().to_string()),
+        ..claim()
+    };
+    let mut found = stranger("https://spool.example/former");
+    found.is_marked = true;
+    for (status, consent, adopt, expected) in [
+        // As the leader of a former release left it, as a backup has it, and as a person sets it anew; with the status and without.
+        (status.clone(), Consent::OfTheName, "true", "GoldenReplaced"),
+        (status.clone(), Consent::No, "0a000000-0000-4000-8000-000000000001", "GoldenReplaced"),
+        (status, Consent::OfThisClaim, "second", "Ready"),
+        (GoldenImageStatus::default(), Consent::OfTheName, "true", "GoldenReplaced"),
+        (GoldenImageStatus::default(), Consent::No, "0a000000-0000-4000-8000-000000000001", "GoldenReplaced"),
+        (GoldenImageStatus::default(), Consent::OfThisClaim, "second", "Ready"),
+    ] {
+        observed.status = status;
+        found.consent = consent;
+        observed.targets[0].golden.stranger = Some(found.clone());
+        observed.targets[0].golden.claim = Some(restored("second", adopt, "former"));
+        let decision = run(&observed);
+        assert_eq!(reason(&decision), expected, "{adopt}");
+        if expected == "Ready" {
+            let target = &decision.status.targets[0];
+            assert_eq!((target.adopted, target.claim_uid.as_deref()), (Some(true), Some("second")));
+        }
+    }
+}
+
+/// Taken over with a consent, its status lost: what its marks say of the bytes was copied with them, and vouches for nothing.
+#[test]
+fn r7_what_was_taken_over_stays_that_when_its_status_is_lost() {
+    let mut observed =
+        self::observed(json!({ "source": { "http": { "url": "https://e.example/a" } }, "digest": Digest::of(b"wanted").to_string() }));
+    observed.targets[0].golden.volume = Some(volume("Succeeded"));
+    observed.targets[0].golden.claim =
+        Some(ClaimView { adopt: Some(claim().uid), controller: Some("dv".into()), disk_digest: Some(disk().to_string()), ..claim() });
+    let found = run(&observed);
+    assert_eq!(
+        (ready(&found).0.as_str(), found.status.targets[0].adopted, found.status.disk.is_none()),
+        ("True", Some(true), true),
+        "{found:?}"
+    );
 }
 
 /// `a` in class `b`, and `a-b`: the later makes nothing, and names the first.

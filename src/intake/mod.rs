@@ -68,6 +68,9 @@ pub struct IntakeRequest {
     pub ca_bundle: Option<Vec<u8>>,
     /// The digest that the bytes must have, where one is known.
     pub digest: Option<Digest>,
+    /// The digest of the disk that goldens were made from, where there are any: another one in the spool is no answer, as upstream may
+    /// have the right bytes by now.
+    pub disk: Option<Digest>,
     /// Whether the targets are large enough.
     pub fits: Fits,
 }
@@ -150,6 +153,9 @@ impl Intake {
         let Some(found) = found.filter(|found| request.digest.is_none_or(|digest| digest == found.record.artifact.digest)) else {
             return Ok(None);
         };
+        if request.disk.is_some_and(|disk| disk != found.record.disk.digest) {
+            return Ok(None);
+        }
         check_fits(request, found.record.disk.virtual_size)?;
         Ok(Some(found))
     }

@@ -36,8 +36,11 @@ impl KubernetesVersion {
         release != other_release || (!suffix.is_empty() && !other_suffix.is_empty() && suffix != other_suffix)
     }
 
-    /// The version that a Kairos tag names, in any of its spellings: `…-k3s-v1.36.1-k3s1`,
-    /// `…-k3sv1.32.1-k3s1`, `…-k0s-v1.36.3-k0s.2`. A tag need not name one, and then it says nothing.
+    /// The version that a tag names. A tag need not name one, and then it says nothing: a bare `v1.36.1` may be the image's own version.
+    ///
+    /// By its distribution, in any spelling of Kairos: `…-k3s-v1.36.1-k3s1`, `…-k3sv1.32.1-k3s1`, `…-k0s-v1.36.3-k0s.2`, or as the
+    /// distribution itself is tagged: `v1.36.1-k3s1`, `v1.36.1-rke2r1`. By Kubernetes' own name, `kubeadm-v1.36.1`, only the release counts:
+    /// what follows is whoever built the image's to say.
     pub fn in_tag(tag: &str) -> Option<Self> {
         let tag = tag.strip_suffix("-uki").or_else(|| tag.strip_suffix("-img")).unwrap_or(tag);
         let after = |marker: &str| {
@@ -45,8 +48,17 @@ impl KubernetesVersion {
             // The marker is a word of its own: the distribution between two dashes, or at the start.
             (before.is_empty() || before.ends_with(['-', '_', '.'])).then_some(rest)
         };
-        let rest = ["k3s-v", "k0s-v", "k3sv", "k0sv"].into_iter().find_map(after)?;
-        format!("v{rest}").parse().ok()
+        if let Some(rest) = ["k3s-v", "k0s-v", "rke2-v", "k3sv", "k0sv", "rke2v"].into_iter().find_map(after) {
+            return format!("v{rest}").parse().ok();
+        }
+        if let Some(rest) = ["kubernetes-v", "kubeadm-v", "k8s-v", "kubernetesv", "kubeadmv", "k8sv"].into_iter().find_map(after) {
+            let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+            return format!("v{}", rest[..end].trim_end_matches('.')).parse().ok();
+        }
+        let distribution = tag.rsplit('-').next().unwrap_or_default();
+        let build = ["k3s", "k0s.", "rke2r"].into_iter().find_map(|prefix| distribution.strip_prefix(prefix))?;
+        let is_build = !build.is_empty() && build.bytes().all(|c| c.is_ascii_digit());
+        tag.parse().ok().filter(|_| is_build)
     }
 }
 
@@ -162,6 +174,21 @@ mod tests {
     #[case("k3s-v1.36.1-k3s1", Some("v1.36.1-k3s1"))]
     #[case("notk3s-v1.36.1", None)]
     #[case("standard-k3s-vnext", None)]
+    #[case("rke2-v1.36.1-rke2r1", Some("v1.36.1-rke2r1"))]
+    #[case("standard-rke2v1.36.1-rke2r1-uki", Some("v1.36.1-rke2r1"))]
+    #[case("v1.36.1-k3s1", Some("v1.36.1-k3s1"))]
+    #[case("v1.36.0-rc.1-k3s1", Some("v1.36.0-rc.1-k3s1"))]
+    #[case("v1.36.1-rke2r1", Some("v1.36.1-rke2r1"))]
+    #[case("v1.36.3-k0s.2", Some("v1.36.3-k0s.2"))]
+    #[case("v1.36.3-k0s2", None)]
+    #[case("v1.36.1-k3s", None)]
+    #[case("v1.36.1-standard", None)]
+    #[case("kubeadm-v1.36.1", Some("v1.36.1"))]
+    #[case("24.04-k8s-v1.36.1-amd64", Some("v1.36.1"))]
+    #[case("ubuntu-kubernetes-v1.36.1.2026", None)]
+    #[case("k8s-v1.36", None)]
+    #[case("k8s-v1.36.1.", Some("v1.36.1"))]
+    #[case("minik8s-v1.36.1", None)]
     fn r2_versions_in_tags(#[case] tag: &str, #[case] expected: Option<&str>) {
         assert_eq!(KubernetesVersion::in_tag(tag).as_ref().map(KubernetesVersion::as_str), expected, "{tag}");
     }

@@ -5,7 +5,7 @@
 
 use url::Url;
 
-use super::marks;
+use super::provenance::{Consent, Provenance, brought_back_message, consent_wanted};
 use crate::model::{DiskSize, HttpUrl, public_url};
 
 /// The prefixes of the former catalogs' goldens, whose owners need not be asked.
@@ -42,8 +42,14 @@ pub struct Stranger {
     pub volume_mode: Option<String>,
     /// Its claim's access modes.
     pub access_modes: Vec<String>,
-    /// Whether it carries the annotation that asks for adoption.
-    pub consent: bool,
+    /// The claim's UID, where there is a claim.
+    pub uid: Option<String>,
+    /// Whether it carries our mark, for whichever image.
+    pub is_marked: bool,
+    /// What the annotation that asks for adoption says.
+    pub consent: Consent,
+    /// Whether it was filled here. Without a claim there is nothing to ask about.
+    pub provenance: Provenance,
 }
 
 /// What an image wants under the name. What it leaves open, the volume decides.
@@ -72,6 +78,8 @@ pub enum Adoption {
     Adopt,
     /// Something else, or not known to be the same: left alone, and why.
     Refuse(String),
+    /// A restore brought it back (R7): left alone until a person says that this very volume is meant.
+    BroughtBack(String),
 }
 
 /// Whether a volume is taken over (R5). A refusal names each difference, or the annotation that is wanted.
@@ -121,15 +129,22 @@ pub fn adoption(wanted: &Wanted<'_>, found: &Stranger) -> Adoption {
         return Adoption::Refuse(format!("{} exists in the catalog namespace and is not this image ({differences})", wanted.golden));
     }
     let former = FORMER.iter().any(|prefix| wanted.golden.starts_with(prefix));
-    if found.consent || known && former {
-        return Adoption::Adopt;
+    let uid = found.uid.as_deref();
+    match (&found.provenance, found.consent, uid) {
+        (_, Consent::OfThisClaim, _) => return Adoption::Adopt,
+        (Provenance::BroughtBack(why), _, Some(uid)) => return Adoption::BroughtBack(brought_back_message(wanted.golden, uid, why)),
+        // What carries our mark was taken over once, and the word with it.
+        (_, Consent::OfTheName, _) if !found.is_marked => return Adoption::Adopt,
+        (Provenance::FilledHere, ..) if known && former => return Adoption::Adopt,
+        _ => {}
     }
-    let why = if known { "has the same source and was not made by the catalog" } else { "does not say where its content came from" };
-    Adoption::Refuse(format!(
-        "{} exists in the catalog namespace and {why}: if it is this image, annotate it `{}: \"true\"` and it is taken over as it is",
-        wanted.golden,
-        marks::ADOPT,
-    ))
+    let why = match (known, &found.provenance) {
+        (false, _) => "does not say where its content came from",
+        (true, Provenance::FilledHere) => "has the same source and was not made by the catalog",
+        (true, _) => "has the same source, and nothing says that it was filled in this cluster",
+    };
+    let then = uid.map_or_else(|| "it is taken over as it is when its PVC is there and says so".to_owned(), consent_wanted);
+    Adoption::Refuse(format!("{} exists in the catalog namespace and {why}: if it holds this image's disk, {then}", wanted.golden))
 }
 
 /// A URL as a message may repeat it.
@@ -141,7 +156,7 @@ fn shown(url: &str) -> String {
 mod tests {
     use rstest::rstest;
 
-    use super::{Adoption, Origin, Stranger, Wanted, adoption};
+    use super::{Adoption, Consent, Origin, Provenance, Stranger, Wanted, adoption};
 
     const URL: &str = "https://e.example/noble.img?t=hunter2";
 
@@ -152,7 +167,10 @@ mod tests {
             size: Some("20Gi".parse().expect("size")),
             volume_mode: Some("Block".into()),
             access_modes: vec!["ReadWriteMany".into()],
-            consent: false,
+            uid: Some("own".into()),
+            is_marked: false,
+            consent: Consent::No,
+            provenance: Provenance::FilledHere,
         }
     }
 
@@ -178,7 +196,7 @@ mod tests {
         change(&mut wanted);
         match adoption(&wanted, found) {
             Adoption::Adopt => Ok(()),
-            Adoption::Refuse(why) => Err(why),
+            Adoption::Refuse(why) | Adoption::BroughtBack(why) => Err(why),
         }
     }
 
@@ -191,20 +209,50 @@ mod tests {
     #[case::credentials("vm-default-images-a", url("https://u:hunter2@e.example/noble.img?t=hunter2"), false, Err("source"))]
     #[case::no_url_at_all("vm-default-images-a", url("://hunter2"), false, Err("cannot be read"))]
     #[case::clone("vm-default-images-a", Origin::Other("it is a clone of x/y".into()), true, Err("clone of x/y"))]
-    #[case::unknown("vm-default-images-a", Origin::Unknown, false, Err("adopt: \"true\""))]
+    #[case::unknown("vm-default-images-a", Origin::Unknown, false, Err("adopt: own`"))]
     #[case::unknown_with_consent("vm-default-images-a", Origin::Unknown, true, Ok(()))]
     #[case::talos_marks("talos-worker-ce4c-v1.13.6", talos("ce4c", "v1.13.6"), false, Ok(()))]
     #[case::other_talos_marks("talos-worker-ce4c-v1.13.6", talos("ce4c", "v1.13.5"), false, Err("v1.13.5"))]
-    #[case::not_a_former_name("kairos-worker-a", url(URL), false, Err("adopt: \"true\""))]
+    #[case::not_a_former_name("kairos-worker-a", url(URL), false, Err("adopt: own`"))]
     #[case::not_a_former_name_with_consent("kairos-worker-a", url(URL), true, Ok(()))]
     #[case::further_target_of_a_former_name("golden-a", Origin::Unknown, false, Err("does not say"))]
     fn r5_by_source(#[case] golden: &str, #[case] origin: Origin, #[case] consent: bool, #[case] expected: Result<(), &str>) {
+        let consent = if consent { Consent::OfTheName } else { Consent::No };
         let found = judge(golden, &Stranger { consent, ..stranger(origin) }, |_| {});
         match (&found, expected) {
             (Ok(()), Ok(())) => {}
             (Err(why), Err(part)) => assert!(why.contains(part) && !why.contains("hunter"), "{why}"),
             _ => panic!("{found:?}"),
         }
+    }
+
+    /// The same source; what is asked is whether this volume was filled here.
+    #[rstest]
+    #[case::filled_here(Provenance::FilledHere, Consent::No, false, Ok(()))]
+    #[case::alone(Provenance::Unsaid, Consent::No, false, Err("nothing says that it was filled"))]
+    #[case::alone_with_the_word(Provenance::Unsaid, Consent::OfTheName, false, Ok(()))]
+    #[case::alone_with_its_uid(Provenance::Unsaid, Consent::OfThisClaim, false, Ok(()))]
+    #[case::alone_and_taken_over_once(Provenance::Unsaid, Consent::OfTheName, true, Err("adopt: own`"))]
+    #[case::restored(Provenance::BroughtBack("how".into()), Consent::No, false, Err("brought back by a restore (how)"))]
+    #[case::restored_with_the_word_it_had(Provenance::BroughtBack("how".into()), Consent::OfTheName, false, Err("adopt: own`"))]
+    #[case::restored_with_its_uid(Provenance::BroughtBack("how".into()), Consent::OfThisClaim, false, Ok(()))]
+    #[case::restored_after_it_was_taken_over(Provenance::BroughtBack("how".into()), Consent::OfTheName, true, Err("how"))]
+    fn r7_by_where_it_was_filled(
+        #[case] provenance: Provenance,
+        #[case] consent: Consent,
+        #[case] is_marked: bool,
+        #[case] expected: Result<(), &str>,
+    ) {
+        let is_back = matches!(provenance, Provenance::BroughtBack(_));
+        let found = Stranger { provenance, consent, is_marked, ..stranger(url(URL)) };
+        match (judge("vm-default-images-a", &found, |_| {}), expected) {
+            (Ok(()), Ok(())) => {}
+            (Err(why), Err(part)) => assert!(why.contains(part), "{why}"),
+            (found, _) => panic!("{found:?}"),
+        }
+        // Another image is another image, whoever consents.
+        let other = judge("vm-default-images-a", &Stranger { origin: url("https://e.example/jammy.img"), ..found }, |_| {});
+        assert!(other.is_err_and(|why| why.contains("jammy.img")), "{is_back}");
     }
 
     #[test]

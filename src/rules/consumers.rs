@@ -55,6 +55,8 @@ pub enum Evidence {
     Mark,
     /// The spec cannot be read, and the golden's name stands in it.
     Unreadable,
+    /// It cannot be read, and nothing says that it is not of this golden: unknown is never none.
+    Unknown,
 }
 
 impl fmt::Display for Evidence {
@@ -66,6 +68,7 @@ impl fmt::Display for Evidence {
             Self::CloneRecord => "by CDI's record",
             Self::Mark => "by mark",
             Self::Unreadable => "by its name in an unreadable spec",
+            Self::Unknown => "not known: it cannot be read",
         })
     }
 }
@@ -89,6 +92,8 @@ pub enum Why {
     MayDepend,
     /// It cannot be read.
     Unreadable,
+    /// It cannot be read, and may be of any golden.
+    MayBeOfAny,
 }
 
 impl fmt::Display for Why {
@@ -102,6 +107,7 @@ impl fmt::Display for Why {
             Self::Depends => "its volume is built on the golden's",
             Self::MayDepend => "its driver is not known, so its volume may be built on the golden's",
             Self::Unreadable => "it cannot be read",
+            Self::MayBeOfAny => "it cannot be read, so it may need any golden: correct or delete it",
         })
     }
 }
@@ -190,6 +196,16 @@ pub const fn other_standing(kind: ConsumerKind, is_terminating: bool, dependence
         ConsumerKind::Snapshot => volume_standing(dependence),
         ConsumerKind::Disk => Standing::Blocks(Why::Unreadable),
         ConsumerKind::DataSource => Standing::Listed,
+    }
+}
+
+/// The standing of what cannot be read and may need any golden (R22): it keeps them all, until somebody corrects or deletes it. A DataSource clones nothing by itself; what follows it counts for itself.
+pub const fn unknown_standing(kind: ConsumerKind, is_terminating: bool) -> Standing {
+    match kind {
+        ConsumerKind::DataSource => Standing::Listed,
+        // What has ended cannot be told either, of a disk that is being deleted.
+        ConsumerKind::VirtualMachine | ConsumerKind::MachineTemplate | ConsumerKind::Snapshot if is_terminating => Standing::Gone,
+        _ => Standing::Blocks(Why::MayBeOfAny),
     }
 }
 
@@ -383,6 +399,16 @@ mod tests {
     #[case(ConsumerKind::Disk, false, INDEPENDENT, Standing::Blocks(Why::Unreadable))]
     fn r22_others(#[case] kind: ConsumerKind, #[case] going: bool, #[case] dependence: Dependence, #[case] expected: Standing) {
         assert_eq!(other_standing(kind, going, dependence), expected);
+    }
+
+    #[rstest]
+    #[case(ConsumerKind::VirtualMachine, false, Standing::Blocks(Why::MayBeOfAny))]
+    #[case(ConsumerKind::VirtualMachine, true, Standing::Gone)]
+    #[case(ConsumerKind::Disk, true, Standing::Blocks(Why::MayBeOfAny))]
+    #[case(ConsumerKind::WorkerClass, true, Standing::Blocks(Why::MayBeOfAny))]
+    #[case(ConsumerKind::DataSource, false, Standing::Listed)]
+    fn r22_what_may_be_of_any_golden(#[case] kind: ConsumerKind, #[case] going: bool, #[case] expected: Standing) {
+        assert_eq!(unknown_standing(kind, going), expected);
     }
 
     fn consumer(pool: &str, name: &str, standing: Standing) -> Consumer {

@@ -72,6 +72,30 @@ pub fn leaving_message(golden: &str, class: &str, place: Place, is_made: bool, i
     }
 }
 
+/// What is told of a volume that is finished, stands under the name of a golden whose target was taken out, and is not believed to be that
+/// golden, and `why`. What needs it counts all the same: it goes as a golden does.
+pub fn disbelieved_message(golden: &str, class: &str, place: Place, why: &str, blockers: Option<&str>) -> String {
+    let what = format!(
+        "The target for StorageClass {class} was taken out; what stands under the name of its golden {golden} is finished, and is not believed to be that golden ({why})"
+    );
+    let then = match (place, blockers) {
+        (Place::Wanted, _) => return String::new(),
+        (Place::Last, _) => "it stays until another golden of the image is Ready".to_owned(),
+        (Place::Leaving, None) => "nothing is seen to need it, and it goes when that is certain".to_owned(),
+        (Place::Leaving, Some(blockers)) => format!("it goes by itself when nothing needs it any more: {blockers}"),
+    };
+    format!("{what}; {then}. To keep it, put the target back: the image then says what to do about it.")
+}
+
+/// What is told of a golden whose target was taken out of an image that is not accepted.
+pub fn held_message(golden: &str, class: &str, is_made: bool) -> String {
+    let (now, then) = match is_made {
+        true => ("stays as it is", "goes after that, when nothing needs it any more"),
+        false => ("was not made yet and is left as it is", "is given up after that"),
+    };
+    format!("The target for StorageClass {class} was taken out; its golden {golden} {now} while the image is not accepted, and {then}.")
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -112,5 +136,27 @@ mod tests {
         assert!(leaving_remedy(Place::Leaving, true).contains("the image's golden in another class"));
         assert_eq!((leaving_remedy(Place::Last, true), leaving_remedy(Place::Leaving, false)), ("", ""));
         assert!(leaving_message("g", "a", Place::Leaving, false, false, None).contains("is given up"));
+    }
+
+    #[rstest]
+    #[case::free(Place::Leaving, None, "nothing is seen to need it")]
+    #[case::needed(Place::Leaving, Some("tenant-a/VMDisk/db"), "any more: tenant-a/VMDisk/db.")]
+    #[case::the_last(Place::Last, Some("x"), "until another golden of the image is Ready")]
+    fn r23_what_is_finished_and_not_believed_is_not_called_unmade(
+        #[case] place: Place,
+        #[case] blockers: Option<&str>,
+        #[case] part: &str,
+    ) {
+        let told = disbelieved_message("g-local", "local", place, "how it is seen", blockers);
+        assert!(told.contains(part) && told.contains("(how it is seen)") && told.contains("put the target back"), "{told}");
+        assert!(!told.contains("was not made yet"), "{told}");
+    }
+
+    #[test]
+    fn r23_what_leaves_an_image_that_is_not_accepted_waits_for_that() {
+        assert!(held_message("g", "a", true).contains("stays as it is while the image is not accepted, and goes after that"));
+        assert!(
+            held_message("g", "a", false).contains("was not made yet") && held_message("g", "a", false).contains("is given up after that")
+        );
     }
 }

@@ -62,7 +62,8 @@ pub const RETIRE_REQUESTED: &str = mark!("retire-requested");
 pub const FORCE_RETIRE: &str = mark!("force-retire");
 /// Annotation on a GoldenImage: start over with a failed fetch or import; any new value.
 pub const RETRY: &str = mark!("retry");
-/// Annotation on a DataVolume or claim of a golden's name: the catalog may take it over (R5), also where a restore brought it back (R7).
+/// Annotation on a golden's claim: its own UID, set by a person who wants it taken over as it is (R5, R7), and by the leader on what it took over. A
+/// copy of the claim has another UID, and is not the one that was meant. `true`, on it or on its DataVolume, is enough where no restore is seen (R5).
 pub const ADOPT: &str = mark!("adopt");
 
 /// The prefix of today's VM image catalog, whose console reads these annotations.
@@ -90,6 +91,12 @@ pub const CDI_GARBAGE_COLLECTED: &str = "cdi.kubevirt.io/garbageCollected";
 pub const CDI_CREATED_FOR: &str = "cdi.kubevirt.io/createdForDataVolume";
 /// The annotation by which a backup tool tells CDI that a claim is filled, for the DataVolume of this name; CDI writes it on claims that it takes over unseen.
 pub const CDI_POPULATED_FOR: &str = "cdi.kubevirt.io/storage.populatedFor";
+/// CDI's annotation on a claim that its populators fill: `prime-` and the claim's UID. It stays when the import is over (CDI `import-populator.go`).
+pub const CDI_PRIME: &str = "cdi.kubevirt.io/storage.populator.pvcPrime";
+/// CDI's annotation on a DataVolume that is to take a PersistentVolume which is there for it already.
+pub const CDI_STATIC_VOLUME: &str = "cdi.kubevirt.io/storage.checkStaticVolume";
+/// Velero's label on everything that it restores: the restore's name.
+pub const VELERO_RESTORE: &str = "velero.io/restore-name";
 /// CDI's annotation `namespace/name` on a claim cloned by its former way.
 pub const CDI_CLONE_REQUEST: &str = "k8s.io/CloneRequest";
 /// CDI's annotation on a StorageProfile: no claim of the class is smaller.

@@ -23,6 +23,7 @@ pub mod modes;
 pub mod pods;
 pub mod pool;
 mod precedence;
+pub mod provenance;
 pub mod quota;
 mod reason;
 mod refusal;

@@ -187,7 +187,7 @@ reasons! {
     /// The claim was lost.
     ClaimLost { terminal: false, remedy: "The volume behind the golden is gone; restore it or delete the DataVolume to import anew." }
     /// Another volume stands under the golden's name (R7).
-    GoldenReplaced { terminal: false, remedy: "Restore the recorded volume, annotate the PVC `kubernetes-worker-image.cozystack.io/adopt: true` to have it taken over as it is, or retire the image by force and undo that to have the golden made anew." }
+    GoldenReplaced { terminal: false, remedy: "Restore the recorded volume, annotate the PVC `kubernetes-worker-image.cozystack.io/adopt` with its own UID to have it taken over as it is, or retire the image by force and undo that to have the golden made anew." }
     /// The golden's DataVolume or PVC is being deleted.
     GoldenTerminating { terminal: false, remedy: "It is made anew from the spool once it is gone." }
     /// The golden's PVC is gone although it was Ready.
@@ -198,6 +198,8 @@ reasons! {
     Retiring { terminal: false, remedy: "Move what needs it to another image; it goes by itself then. `golden-catalog consumers` shows who needs it." }
     /// The goldens were retired and are gone (R23).
     Retired { terminal: false, remedy: "Set `spec.retire: false` to have it made anew." }
+    /// What retiring a golden takes is refused, or an object that it depends on cannot be read (R23).
+    CannotRetire { terminal: false, remedy: "Allow or correct what the message names; it is tried again with a growing delay and goes on by itself then." }
     /// An import was ended because its GoldenImage was deleted in the middle of it (R24).
     ImageGone { terminal: false, remedy: "Create the GoldenImage again to have it imported." }
     /// The default StorageClass is another one than when the golden was made.

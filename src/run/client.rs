@@ -22,6 +22,10 @@ use tower::{BoxError, Layer, ServiceExt};
 /// that, and the write with it.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The longest a read may take until its answer begins: longer than the API server takes to give up. A leader's loop that waits for
+/// ever for one answer would do nothing else any more.
+const READ_TIMEOUT: Duration = Duration::from_secs(65);
+
 /// How this program calls itself in the API server's audit log.
 const USER_AGENT: &str = concat!("golden-catalog/", env!("CARGO_PKG_VERSION"));
 
@@ -43,7 +47,7 @@ pub fn reader(config: &Config) -> kube::Result<Client> {
 
 /// A client that writes only while `claim` holds, so that no path can forget to check.
 ///
-/// Reads pass. Every other request is refused with [`Lost`] when the claim is over, and checked once more when its body is handed to the
+/// Reads pass, and have a deadline. Every other request is refused with [`Lost`] when the claim is over, and checked once more when its body is handed to the
 /// connection: DNS, connecting, TLS and fetching a token can take long, and the process may be paused in between. A
 /// request whose answer is outstanding when the claim ends is dropped and its connection closed. The client belongs to one
 /// term: leading again means a new claim and a new client, and work begun under the old one cannot write.
@@ -55,7 +59,7 @@ pub fn writer(config: &Config, claim: &Claim) -> kube::Result<Client> {
     let connector = config.rustls_https_connector()?;
     let http: legacy::Client<_, Guarded> = legacy::Client::builder(TokioExecutor::new()).build(connector);
     let claim = claim.clone();
-    let wire = tower::service_fn(move |request: Request<Body>| send(http.clone(), claim.clone(), request));
+    let wire = tower::service_fn(move |request: Request<Body>| bounded(http.clone(), claim.clone(), request));
     let stack = config.extra_headers_layer()?.layer(wire);
     let stack = match config.auth_layer()? {
         Some(auth) => auth.layer(stack).map_err(BoxError::from).boxed(),
@@ -76,6 +80,29 @@ pub fn is_lost(error: &kube::Error) -> bool {
     false
 }
 
+/// Sends one request whose answer has an end: a body may stop coming just as its head may.
+async fn bounded<C>(http: legacy::Client<C, Guarded>, claim: Claim, request: Request<Body>) -> Result<Response<axum::body::Body>, BoxError>
+where
+    C: legacy::connect::Connect + Clone + Send + Sync + 'static,
+{
+    let patience = patience(request.uri().query().unwrap_or_default());
+    let answer = send(http, claim, request).await?;
+    Ok(answer.map(|body| axum::body::Body::new(Timed::new(body, patience))))
+}
+
+/// How long the body of an answer may take: of a watch, for as long as it was asked to go on, and a read's time more.
+fn patience(query: &str) -> Duration {
+    let value = |name: &str| query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value);
+    if value("watch") != Some("true") {
+        return READ_TIMEOUT;
+    }
+    let seconds = value("timeoutSeconds").and_then(|seconds| seconds.parse::<u32>().ok()).unwrap_or(LONGEST_WATCH);
+    READ_TIMEOUT.saturating_add(Duration::from_secs(seconds.min(LONGEST_WATCH).into()))
+}
+
+/// The longest watch by this client, in seconds; kube asks for 290.
+const LONGEST_WATCH: u32 = 600;
+
 /// Sends one request, a write only under the claim.
 async fn send<C>(http: legacy::Client<C, Guarded>, claim: Claim, request: Request<Body>) -> Result<Response<axum::body::Body>, BoxError>
 where
@@ -83,7 +110,8 @@ where
 {
     if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
         let request = request.map(|body| Guarded { body, claim: None });
-        return Ok(http.request(request).await?.map(axum::body::Body::new));
+        let answer = tokio::time::timeout(READ_TIMEOUT, http.request(request)).await.map_err(|_| ReadTimedOut)?;
+        return Ok(answer?.map(axum::body::Body::new));
     }
     let _write = claim.begin()?;
     let request = request.map(|body| Guarded { body, claim: Some(claim.clone()) });
@@ -99,6 +127,50 @@ where
 #[derive(Debug, thiserror::Error)]
 #[error("the API server did not answer a write within {WRITE_TIMEOUT:?}; it is not known whether it was carried out")]
 struct WriteTimedOut;
+
+/// The API server took too long to answer a read.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server did not answer within {READ_TIMEOUT:?}")]
+struct ReadTimedOut;
+
+/// An answer's body, until its time is over.
+struct Timed {
+    body: axum::body::Body,
+    patience: Duration,
+    over: Pin<Box<tokio::time::Sleep>>,
+}
+
+/// The API server began an answer and did not end it.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server did not end its answer within {0:?}")]
+struct BodyTimedOut(Duration);
+
+impl Timed {
+    fn new(body: axum::body::Body, patience: Duration) -> Self {
+        Self { body, patience, over: Box::pin(tokio::time::sleep(patience)) }
+    }
+}
+
+impl http_body::Body for Timed {
+    type Data = bytes::Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, BoxError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)));
+        }
+        let patience = self.patience;
+        self.over.as_mut().poll(context).map(|()| Some(Err(BodyTimedOut(patience).into())))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}
 
 /// A request's body that asks the claim when the connection wants it, which is right before the bytes leave.
 struct Guarded {

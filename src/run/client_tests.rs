@@ -128,3 +128,27 @@ async fn other_failures_are_not_taken_for_a_lost_claim() {
     let error = api(&Config::new("http://127.0.0.1:1".parse().unwrap()), &claim).get("c").await.unwrap_err();
     assert!(!is_lost(&error), "{error:?}");
 }
+
+#[tokio::test]
+async fn a_body_that_stops_coming_ends_and_a_whole_one_is_left_alone() {
+    use futures::StreamExt as _;
+    use http_body_util::BodyExt as _;
+    let first = futures::stream::iter([Ok::<_, std::io::Error>("first")]);
+    let stops = axum::body::Body::from_stream(first.chain(futures::stream::pending()));
+    let mut stops = Timed::new(stops, Duration::from_millis(50));
+    assert_eq!(stops.frame().await.unwrap().unwrap().into_data().unwrap(), "first");
+    let error = stops.frame().await.unwrap().unwrap_err();
+    assert!(error.is::<BodyTimedOut>(), "{error}");
+    let whole = Timed::new(axum::body::Body::from("whole"), READ_TIMEOUT).collect().await.unwrap();
+    assert_eq!(whole.to_bytes(), "whole");
+}
+
+#[test]
+fn how_long_a_body_may_take() {
+    let seconds = |query| patience(query).as_secs() - READ_TIMEOUT.as_secs();
+    assert_eq!(seconds(""), 0);
+    assert_eq!(seconds("&limit=500&timeoutSeconds=290"), 0);
+    assert_eq!(seconds("&watch=true&timeoutSeconds=290&allowWatchBookmarks=true"), 290);
+    assert_eq!(seconds("&watch=true"), u64::from(LONGEST_WATCH));
+    assert_eq!(seconds("watch=true&timeoutSeconds=86400"), u64::from(LONGEST_WATCH));
+}

@@ -1,6 +1,6 @@
 //! What each kind of object says about goldens and pools (R22): foreign objects in, the ledger's plain facts out.
 //!
-//! One reader a kind, without any look-up. Nothing here fails: a part that cannot be read is searched for the names of goldens instead ([`unreadable`]).
+//! One reader a kind, without any look-up. Nothing here fails: a part that cannot be read is searched for the names of goldens instead, and counts for all of them where that does not tell ([`unreadable`]).
 
 mod machines;
 mod unreadable;
@@ -213,6 +213,10 @@ impl Observe for Claim {
             Some(spec) => claim_target(spec, own, catalog_namespace, source_namespace).map(reference).into_iter().collect(),
             None => self.spec.odd().map(|spec| unreadable::references(spec, own, catalog_namespace)).unwrap_or_default(),
         };
+        // CDI names the record of a clone without its namespace, which is in an annotation.
+        if facts.references.is_empty() && self.spec.odd().is_some() && source_namespace == Some(catalog_namespace) {
+            facts.references.push(anything());
+        }
         // CDI's former way leaves `namespace/name` of the source on the claim.
         if let Some((_, name)) =
             annotations.get(marks::CDI_CLONE_REQUEST).and_then(|text| text.split_once('/')).filter(|(ns, _)| *ns == catalog_namespace)
@@ -250,8 +254,11 @@ impl Observe for VolumeSnapshot {
         if marks.namespace != catalog_namespace || is_temporary(marks, catalog_namespace) {
             return None;
         }
-        let claim = self.spec.read()?.source.as_ref()?.persistent_volume_claim_name.clone()?;
-        Some(Facts { references: vec![reference(Target::Claim(claim))], ..base(&self.metadata) })
+        let references = match self.spec.read() {
+            Some(spec) => vec![reference(Target::Claim(spec.source.as_ref()?.persistent_volume_claim_name.clone()?))],
+            None => unreadable::snapshotted(self.spec.odd()?),
+        };
+        Some(Facts { references, ..base(&self.metadata) })
     }
 }
 
@@ -265,7 +272,7 @@ impl Observe for VolumeCloneSource {
                 .map(|target| Reference { target, evidence: Evidence::CloneRecord })
                 .into_iter()
                 .collect(),
-            None => unreadable::references(self.spec.odd()?, own, catalog_namespace),
+            None => unreadable::recorded(self.spec.odd()?),
         };
         (!references.is_empty()).then(|| Facts { references, ..base(&self.metadata) })
     }
@@ -300,9 +307,11 @@ impl Observe for WorkerClass {
     const KIND: Kind = Kind::WorkerClass;
 
     fn facts(&self, _: &str) -> Option<Facts> {
-        let identity = class_identity(self)?;
-        let reference = Reference { target: Target::Identity(identity.as_str().to_owned()), evidence: Evidence::Identity };
-        Some(Facts { references: vec![reference], ..base(&self.metadata) })
+        let references = match self.spec.odd() {
+            Some(spec) => unreadable::identities(spec),
+            None => vec![Reference { target: Target::Identity(class_identity(self)?.as_str().to_owned()), evidence: Evidence::Identity }],
+        };
+        (!references.is_empty()).then(|| Facts { references, ..base(&self.metadata) })
     }
 }
 
@@ -318,7 +327,7 @@ pub fn class_identity(class: &WorkerClass) -> Option<Identity> {
 }
 
 pub(super) use machines::{instance_labels, machine_namespace, template_machine, template_pool};
-pub(super) use unreadable::references as unreadable_references;
+pub(super) use unreadable::{anything, references as unreadable_references};
 
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,11 @@
 //! The consumer ledger filled from the API server itself, once: for the moment in which a cache, however fresh, is not enough (R23).
 
-use kube::{Api, Client, api::ListParams};
+use kube::{Client, api::ListParams, core::Request};
 
 use super::{
     evidence::Observe,
     ledger::{Kind, Ledger},
+    watch::{Item, page},
 };
 use crate::{
     foreign::{
@@ -42,27 +43,35 @@ pub async fn fresh_ledger(client: &Client, catalog_namespace: &str) -> Known<Led
     Ok(ledger)
 }
 
-/// Lists one kind; says whether the API server knows it.
+/// Lists one kind; says whether the API server knows it. An object that cannot be read ends no list: it may need any golden.
 async fn fill<K: Observe>(client: &Client, ledger: &mut Ledger) -> Known<bool> {
-    let api: Api<K> = Api::all(client.clone());
+    let failed = |why: &dyn std::fmt::Display| Unknown(format!("{} objects cannot be listed: {why}", K::KIND));
+    let request = Request::new(K::url_path(&(), None));
     // Without a resourceVersion the API server answers with the newest state.
     let mut params = ListParams::default().limit(PAGE);
     ledger.begin(K::KIND);
     loop {
-        let page = match tokio::time::timeout(std::time::Duration::from_secs(65), api.list(&params)).await {
-            Ok(Ok(page)) => page,
+        let asked = request.list(&params).map_err(|error| failed(&error))?;
+        let text = match tokio::time::timeout(std::time::Duration::from_secs(65), client.request_text(asked)).await {
+            Ok(Ok(text)) => text,
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
                 ledger.not_installed(K::KIND);
                 return Ok(false);
             }
-            Ok(Err(error)) => return Err(Unknown(format!("{} objects cannot be listed: {}", K::KIND, api_error(&error)))),
+            Ok(Err(error)) => return Err(failed(&api_error(&error))),
             Err(_) => return Err(Unknown(format!("the API server did not list {} objects in time", K::KIND))),
         };
-        for object in &page.items {
-            ledger.observe(object);
+        let page = page::<K>(&text).map_err(|error| failed(&error))?;
+        for item in &page.items {
+            match item {
+                Item::Object(object) => ledger.observe(object),
+                Item::Unreadable { key: Some(key), .. } => {
+                    ledger.unreadable(K::KIND, key.namespace.as_deref().unwrap_or_default(), &key.name)
+                }
+                Item::Unreadable { key: None, error, .. } => return Err(failed(error)),
+            }
         }
-        let token = page.metadata.continue_.filter(|token| !token.is_empty());
-        let Some(token) = token else { break };
+        let Some(token) = page.continue_token else { break };
         params = params.continue_token(&token);
     }
     ledger.commit(K::KIND);

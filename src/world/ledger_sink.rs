@@ -75,7 +75,7 @@ impl<K: Observe> Sink<K> for LedgerSink {
     }
 
     fn odd(&mut self, namespace: Option<&str>, name: &str, _: &str) {
-        self.with(|ledger| ledger.keep(K::KIND, namespace.unwrap_or_default(), name));
+        self.with(|ledger| ledger.unreadable(K::KIND, namespace.unwrap_or_default(), name));
     }
 
     fn synced(&mut self) {
@@ -101,7 +101,7 @@ mod tests {
     };
 
     #[test]
-    fn a_watch_fills_the_ledger_and_an_unreadable_object_keeps_what_was_known_of_it() {
+    fn a_watch_fills_the_ledger_and_an_unreadable_object_counts_for_every_golden_until_it_can_be_read() {
         let mut sink = LedgerSink::new(Ledger::new("cozy-public"));
         for kind in Kind::ALL {
             sink.not_installed(kind);
@@ -125,7 +125,12 @@ mod tests {
         Sink::<DataVolume>::odd(&mut sink, Some("a"), "x", "why");
         Sink::<DataVolume>::odd(&mut sink, Some("a"), "never seen", "why");
         Sink::<DataVolume>::synced(&mut sink);
-        assert_eq!(count(&sink), Ok(1));
+        assert_eq!(count(&sink), Ok(2), "unknown is never none");
+        Sink::<DataVolume>::odd(&mut sink, Some("a"), "x", "why");
+        assert_eq!(count(&sink), Ok(2));
+        sink.apply(disk("x"));
+        Sink::<DataVolume>::delete(&mut sink, Some("a"), "never seen");
+        assert_eq!((count(&sink), sink.read().len()), (Ok(1), 1), "nothing is left of what was not known");
         let mut changes = sink.changes();
         sink.doubt(Kind::DataVolume, Some("why".to_owned()));
         assert!(changes.has_changed().expect("the ledger is there"), "what is doubted answers otherwise");

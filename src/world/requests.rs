@@ -141,6 +141,7 @@ impl<'a> Reader<'a> {
                 Chain::Elsewhere => None,
             },
             Target::CloneSource(_) | Target::Identity(_) | Target::Template { .. } => None,
+            Target::Anything => return Err(Unknown(format!("what {} clones cannot be read", self.subject(None)))),
         })
     }
 

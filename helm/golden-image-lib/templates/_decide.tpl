@@ -82,17 +82,17 @@ Sets out.error, or:
 {{-   else -}}
 {{-     include "golden-image.refuse" (dict "out" $out "message" "noClassYet" "with" $with) -}}
 {{-   end -}}
+{{- else if and (not $chosen) $cloned -}}
+{{- /* Before a golden in another class is pointed at: this pool's own is gone, its disks have all they need. */ -}}
+{{-   $chosen = dict "name" $cloned -}}
 {{- else if and (not $chosen) $elsewhere -}}
 {{-   $other := first $elsewhere -}}
 {{-   $targets := list -}}
 {{-   range $target := $elsewhere -}}{{- $targets = append $targets (printf "%s in %q" $target.name $target.class) -}}{{- end -}}
 {{-   $_ := set (set (set $with "golden" $other.name) "goldenClass" $other.class) "targets" (join ", " $targets) -}}
 {{-   include "golden-image.refuse" (dict "out" $out "message" (ternary "classMismatchOfMany" "classMismatch" (gt (len $elsewhere) 1)) "with" $with) -}}
-{{- else if and (not $chosen) $cloned -}}
-{{-   $chosen = dict "name" $cloned -}}
 {{- else if not $chosen -}}
-{{- /* Known, and nothing about its targets yet: admitted under the name its first target gets (R13). */ -}}
-{{-   $chosen = dict "name" ($resolved.golden | default (include "golden-image.name" (dict "image" $goldens.image.name "kairos" true))) -}}
+{{-   include "golden-image.refuse" (dict "out" $out "message" "unnamed" "with" (set $with "image" $goldens.image.name)) -}}
 {{- end -}}
 
 {{- if and $chosen (not (hasKey $out "error")) -}}
@@ -132,7 +132,9 @@ container disk's by the identity that the template carries beside it.
 {{- end -}}
 {{- $found := "" -}}
 {{- range $disk := .disks -}}
-{{-   if and (get $disk "finished") (get $disk "golden") (has $disk.golden $names) (or (not $found) (eq $disk.golden (get $.template "golden"))) -}}{{- $found = $disk.golden -}}{{- end -}}
+{{- /* A disk in another class than the one now wanted says nothing about the disk that would be made. */ -}}
+{{-   $same := or (not (get $disk "class")) (eq (get $disk "class") $.class) -}}
+{{-   if and $same (get $disk "finished") (get $disk "golden") (has $disk.golden $names) (or (not $found) (eq $disk.golden (get $.template "golden"))) -}}{{- $found = $disk.golden -}}{{- end -}}
 {{- end -}}
 {{- $found -}}
 {{- end -}}
@@ -145,11 +147,12 @@ the latter and raises it to the class's minimum; both happened to the golden's w
 {{- $disk := dict -}}
 {{- $request := dict -}}
 {{- $capacity := dict -}}
-{{- if .diskSize -}}{{- include "golden-image.size" (dict "given" .diskSize "out" $disk) -}}{{- end -}}
-{{- if get .golden "request" -}}{{- include "golden-image.size" (dict "given" .golden.request "out" $request) -}}{{- end -}}
-{{- if get .golden "capacity" -}}{{- include "golden-image.size" (dict "given" .golden.capacity "out" $capacity) -}}{{- end -}}
-{{- if hasKey $disk "error" -}}
-{{-   include "golden-image.refuse" (dict "out" .out "message" "noSize" "with" (set .with "size" (include "golden-image.shown" (toString .diskSize)))) -}}
+{{- $stated := not (or (kindIs "invalid" .diskSize) (eq (toString .diskSize) "")) -}}
+{{- if $stated -}}{{- include "golden-image.quantity" (dict "given" .diskSize "out" $disk) -}}{{- end -}}
+{{- if get .golden "request" -}}{{- include "golden-image.quantity" (dict "given" .golden.request "out" $request) -}}{{- end -}}
+{{- if get .golden "capacity" -}}{{- include "golden-image.quantity" (dict "given" .golden.capacity "out" $capacity) -}}{{- end -}}
+{{- if and $stated (not (hasKey $disk "bytes")) -}}
+{{-   include "golden-image.refuse" (dict "out" .out "message" "noSize" "with" (set .with "size" (include "golden-image.size.text" .diskSize | include "golden-image.shown"))) -}}
 {{- else if and (hasKey $disk "bytes") (hasKey $request "bytes") -}}
 {{-   $claim := $disk.bytes -}}
 {{-   if eq (get .golden "mode") "Filesystem" -}}
@@ -158,7 +161,7 @@ the latter and raises it to the class's minimum; both happened to the golden's w
 {{-     $claim = include "golden-image.size.inflated" (dict "bytes" $claim "overhead" $overhead) | int64 -}}
 {{-   end -}}
 {{-   $minimum := dict -}}
-{{-   with get (get .observed "minimums" | default dict) .class -}}{{- include "golden-image.size" (dict "given" . "out" $minimum) -}}{{- end -}}
+{{-   with get (get .observed "minimums" | default dict) .class -}}{{- include "golden-image.quantity" (dict "given" . "out" $minimum) -}}{{- end -}}
 {{-   if hasKey $minimum "bytes" -}}{{- $claim = max $claim $minimum.bytes -}}{{- end -}}
 {{-   $pair := dict -}}
 {{-   $with := set .with "request" (include "golden-image.size.show" $request.bytes) -}}

@@ -7,6 +7,7 @@ golden has the words of the daemon's rules (src/rules/clone), so that a hoster w
 {{- define "golden-image.messages" -}}
 bothSources: '{subject}: set only one of osImage.builtin and osImage.factory'
 osImageShape: '{subject}: osImage may hold `builtin` or `factory`; it has {given}'
+osImageMember: '{subject}: osImage.{member} may hold {fields}; it has {given}'
 invalidValue: '{subject}: {field}: {error}'
 emptyScalar: '{subject}: talos.{field} is set to an empty text, and an explicit value is never replaced by a default; remove the key to follow the class or the platform, or give a value'
 conflict: '{subject}: {field} {resolved} conflicts with {fixed}, which {source} fixes, and another image source does not lift that; use a class that carries {resolved}, or drop the override'
@@ -22,6 +23,7 @@ privateKey: '{subject}: talos.imageFactoryCA holds a private key, which would be
 notCertificates: '{subject}: talos.imageFactoryCA must be whole PEM certificates (BEGIN CERTIFICATE … END CERTIFICATE) and nothing else'
 noGolden: '{subject}: golden {namespace}/{golden} does not exist and no GoldenImage makes it: create the image, or correct the name'
 noIdentity: '{subject}: no golden in {namespace} has the identity {identity} of the image of class {class}, and no GoldenImage makes one: create the image with this reference'
+unnamed: '{subject}: GoldenImage {image} makes the golden, whose name is not known until a factory has given its schematic document an ID; try again in a moment, or see `kubectl describe goldenimage {image}` for what holds it up'
 goldenFailed: '{subject}: golden {namespace}/{golden} cannot be made ({reason}): {error}'
 goldenTerminating: '{subject}: golden {namespace}/{golden} is being deleted: a clone of it would hang; try again when it is gone or made anew'
 goldenRetiring: '{subject}: golden {namespace}/{golden} is being retired: pools that use it go on, but {pool} is not one of them; use another image'

@@ -63,24 +63,9 @@ golden-image.observe. Arguments root, catalog (its namespace), pool (as in decid
 {{- include "golden-image.observe.items" (dict "root" .root "apiVersion" "cozystack.io/v1alpha1" "kind" "GoldenImage" "out" $found) -}}
 {{- $images := list -}}
 {{- range $item := $found.items -}}
-{{-   $targets := list -}}
-{{-   range $target := (dig "status" "targets" (list) $item | default (dig "spec" "storage" "targets" (list) $item)) -}}
-{{-     $ready := false -}}
-{{-     range $condition := (get $target "conditions" | default list) -}}
-{{-       if and (eq $condition.type "Ready") (eq $condition.status "True") -}}{{- $ready = true -}}{{- end -}}
-{{-     end -}}
-{{-     $targets = append $targets (dict "class" (get $target "storageClassName") "golden" (get $target "golden") "size" (get $target "size") "ready" $ready) -}}
-{{-   end -}}
-{{-   $failed := dict -}}
-{{-   range $condition := (dig "status" "conditions" (list) $item) -}}
-{{-     if and (eq $condition.type "Stalled") (eq $condition.status "True") -}}{{- $failed = dict "reason" $condition.reason "message" $condition.message -}}{{- end -}}
-{{-   end -}}
-{{- /* Before the daemon has written a status, the identity follows from the spec where the spec has what it takes. */ -}}
-{{-   $source := dig "spec" "source" (dict) $item -}}
-{{-   $known := or (get $source "http") (get $source "containerDisk") (get (get $source "talosFactory" | default dict) "schematicID") -}}
-{{-   $identity := dig "status" "identity" "" $item -}}
-{{-   if and (not $identity) $known -}}{{- $identity = include "golden-image.identity" $source -}}{{- end -}}
-{{-   $images = append $images (dict "name" $item.metadata.name "identity" $identity "targets" $targets "failed" $failed) -}}
+{{-   $image := dict -}}
+{{-   include "golden-image.image.read" (dict "item" $item "out" $image) -}}
+{{-   $images = append $images $image -}}
 {{- end -}}
 {{- $_ := set .out "images" $images -}}
 {{- end -}}
@@ -99,6 +84,7 @@ golden-image.observe. Arguments root, catalog (its namespace), pool (as in decid
         "request" (dig "resources" "requests" "storage" "" $item.spec)
         "capacity" (dig "status" "capacity" "storage" "" $item)
         "mode" (get $item.spec "volumeMode" | default "Filesystem")
+        "pending" (ne (dig "status" "phase" "" $item) "Bound")
         "ours" (eq (get $labels (printf "%sgolden" $mark)) "true")
         "image" (get $labels (printf "%simage" $mark))
         "identity" (get $labels (printf "%sidentity" $mark))

@@ -70,7 +70,21 @@ clears the class's instead of merging with it, and an explicit empty text stays 
 {{-   end -}}
 {{-   $member := "factory" -}}
 {{-   if hasKey $selected "builtin" -}}{{- $member = "builtin" -}}{{- end -}}
-{{-   $source := get $selected $member | default dict -}}
+{{- /* A field that is misspelled would clone the default image in silence. */ -}}
+{{-   $fields := ternary (list "version" "schematicID") (list "version" "schematicID" "imageFactoryURL") (eq $member "builtin") -}}
+{{-   $source := get $selected $member -}}
+{{-   $odd := "" -}}
+{{-   if or (kindIs "invalid" $source) (and (kindIs "string" $source) (not $source)) -}}
+{{-     $source = dict -}}
+{{-   else if kindIs "map" $source -}}
+{{-     range $key, $_ := $source -}}{{- if not (or $odd (has $key $fields)) -}}{{- $odd = printf "`%s`" $key -}}{{- end -}}{{- end -}}
+{{-   else -}}
+{{-     $odd = toJson $source -}}
+{{-     $source = dict -}}
+{{-   end -}}
+{{-   if $odd -}}
+{{-     include "golden-image.refuse" (dict "out" $out "message" "osImageMember" "with" (dict "subject" $subject "member" $member "fields" (printf "`%s`" (join "`, `" $fields)) "given" $odd)) -}}
+{{-   end -}}
 {{-   $_ := set $out "kind" (ternary "golden" "http" (eq $member "builtin")) -}}
 {{-   range $field := list "version" "schematicID" -}}
 {{-     $value := get $source $field | default (get $talos $field) | default "" | toString -}}
@@ -82,7 +96,8 @@ clears the class's instead of merging with it, and an explicit empty text stays 
 {{-     end -}}
 {{-     if $class -}}
 {{- /* A class that names a golden declares what it is, and no source of the pool's may contradict that. */ -}}
-{{-       $fixed := get (get (get $class "osImage" | default dict) "builtin" | default dict) $field | default "" | toString -}}
+{{-       $named := get (get $class "osImage" | default dict) "builtin" -}}
+{{-       $fixed := get (ternary $named dict (kindIs "map" $named)) $field | default "" | toString -}}
 {{-       if and $fixed (ne $fixed $value) -}}
 {{-         include "golden-image.refuse" (dict "out" $out "message" "conflict" "with" (dict "subject" $subject "field" $field "resolved" $value "fixed" $fixed "source" (printf "class %s" (get $class "name")))) -}}
 {{-       end -}}
@@ -95,7 +110,8 @@ clears the class's instead of merging with it, and an explicit empty text stays 
 {{-   include "golden-image.resolve.check" (dict "out" $out "subject" $subject "legacy" (and (not $fromPool) (not $class))) -}}
 {{- /* Disk and installer come from the same two values, so a node can never upgrade itself onto another image than it booted. */ -}}
 {{-   $_ := set $out "installer" (printf "%s/%s:%s" (get $talos "installerRepository") $out.schematicID $out.version) -}}
-{{-   if and $class (hasKey $pool "installerRepository") (eq (get $pool "installerRepository" | toString) "") -}}
+{{- /* A pool that sets neither source nor class renders what it always did. */ -}}
+{{-   if and (or $class $fromPool) (hasKey $pool "installerRepository") (eq (get $pool "installerRepository" | toString) "") -}}
 {{-     include "golden-image.refuse" (dict "out" $out "message" "emptyScalar" "with" (dict "subject" $subject "field" "installerRepository")) -}}
 {{-   end -}}
 {{-   if eq $out.kind "http" -}}

@@ -2,18 +2,11 @@
 Disk sizes as src/model/size.rs reads them: by value, whole bytes above zero, no exponent.
 
 golden-image.size: arguments given (text, or a number as YAML has it) and out; sets out.bytes, or out.error with the same words as the
-daemon. A bare number of a values file arrives as a float, so that 6442450944 would print as 6.442450944e+09 if it were not turned back.
+daemon.
 */ -}}
 {{- define "golden-image.size" -}}
 {{- $out := .out -}}
-{{- $text := "" -}}
-{{- if kindIs "string" .given -}}
-{{-   $text = .given -}}
-{{- else if and (kindIs "float64" .given) (eq (floor .given) .given) (lt .given 9.2e18) (ge .given 0.0) -}}
-{{-   $text = int64 .given | toString -}}
-{{- else -}}
-{{-   $text = toString .given -}}
-{{- end -}}
+{{- $text := include "golden-image.size.text" .given -}}
 {{- $shown := include "golden-image.shown" $text -}}
 {{- $form := printf "%s is not a valid disk size: must be a whole number of bytes above zero, such as `6Gi`, `6144Mi` or `6442450944`" $shown -}}
 {{- $large := printf "%s is not a valid disk size: is more than a Kubernetes quantity can hold" $shown -}}
@@ -39,6 +32,61 @@ daemon. A bare number of a values file arrives as a float, so that 6442450944 wo
 {{-     else -}}
 {{-       $_ := set $out "bytes" $bytes -}}
 {{-     end -}}
+{{-   end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /*
+A size as text. A bare number of a values file arrives as a float, so that 6442450944 would print as 6.442450944e+09 if it were not turned
+back.
+*/ -}}
+{{- define "golden-image.size.text" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) (lt . 9.2e18) (ge . 0.0) -}}{{ int64 . }}{{- else -}}{{ toString . }}{{- end -}}
+{{- end -}}
+
+{{- /*
+golden-image.quantity: a size as the API server reads one from a disk or claim (src/foreign/quantity.rs), which is wider: exponents,
+thousandths, and fractions of a byte, rounded up. Arguments as for golden-image.size; sets out.bytes where it is one above zero.
+*/ -}}
+{{- define "golden-image.quantity" -}}
+{{- $text := include "golden-image.size.text" .given | trim -}}
+{{- $fits := le (len $text) 48 -}}
+{{- $text = trimPrefix "+" $text -}}
+{{- $factors := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "P" 1000000000000000 "E" 1000000000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 -}}
+{{- $number := regexFind "^[0-9.]*" $text -}}
+{{- $suffix := trimPrefix $number $text -}}
+{{- $shift := 0 -}}
+{{- if regexMatch "^[eE][-+]?0*[0-9]{1,2}$" $suffix -}}
+{{-   $digits := regexFind "[0-9]+$" $suffix -}}
+{{-   $shift = regexReplaceAll "^0+([0-9])" $digits "$1" | int -}}
+{{-   $fits = and $fits (le $shift 30) -}}
+{{-   if contains "-" $suffix -}}{{- $shift = sub 0 $shift -}}{{- end -}}
+{{-   $suffix = "" -}}
+{{- else if hasKey (dict "m" 3 "u" 6 "n" 9) $suffix -}}
+{{-   $shift = get (dict "m" -3 "u" -6 "n" -9) $suffix -}}
+{{-   $suffix = "" -}}
+{{- end -}}
+{{- $parts := splitList "." $number -}}
+{{- if and $fits (hasKey $factors $suffix) (le (len $parts) 2) (regexMatch "[0-9]" $number) -}}
+{{-   $whole := first $parts -}}
+{{-   $fraction := rest $parts | join "" -}}
+{{- /* The point moves right or left, over zeros where there are no digits. */ -}}
+{{-   if gt (int $shift) 0 -}}
+{{-     $digits := printf "%s%s" $fraction (repeat (int $shift) "0") -}}
+{{-     $whole = printf "%s%s" $whole (trunc (int $shift) $digits) -}}
+{{-     $fraction = substr (int $shift) (len $digits) $digits -}}
+{{-   else if lt (int $shift) 0 -}}
+{{-     $digits := printf "%s%s" (repeat (sub 0 $shift | int) "0") $whole -}}
+{{-     $at := add (len $digits) $shift | int -}}
+{{-     $whole = trunc $at $digits -}}
+{{-     $fraction = printf "%s%s" (substr $at (len $digits) $digits) $fraction -}}
+{{-   end -}}
+{{-   $whole = regexReplaceAll "^0+" $whole "" -}}
+{{-   $factor := get $factors $suffix | int64 -}}
+{{-   if and (le (len $whole) 19) (lt (mulf (float64 (printf "0%s.%s0" $whole $fraction)) (float64 $factor)) 9223372036854775807.0) -}}
+{{-     $rest := mulf (float64 (printf "0.%s0" $fraction)) (float64 $factor) | ceil | int64 -}}
+{{-     $bytes := add (mul (int64 (default "0" $whole)) $factor) $rest -}}
+{{-     if gt $bytes 0 -}}{{- $_ := set .out "bytes" $bytes -}}{{- end -}}
 {{-   end -}}
 {{- end -}}
 {{- end -}}

@@ -60,17 +60,25 @@ R2, as src/rules/container.rs spells it: a tag that names another Kubernetes tha
 nothing. Arguments reference, version; returns what is wrong.
 */ -}}
 {{- define "golden-image.tag.error" -}}
-{{- $form := "^v(0|[1-9][0-9]{0,8})\\.(0|[1-9][0-9]{0,8})\\.(0|[1-9][0-9]{0,8})([-+][0-9A-Za-z]([-+.0-9A-Za-z]*[0-9A-Za-z])?)?$" -}}
+{{- $form := printf "^v%s" (include "golden-image.kubernetesVersion.pattern" .) -}}
 {{- $tag := .reference | splitList "@" | first | splitList "/" | last | splitList ":" | rest | join ":" -}}
 {{- $tag = regexReplaceAll "-(uki|img)$" $tag "" -}}
 {{- $tagged := "" -}}
-{{- range $marker := list "k3s-v" "k0s-v" "k3sv" "k0sv" -}}
-{{-   if and (contains $marker $tag) (not $tagged) -}}
+{{- $named := false -}}
+{{- range $marker := list "k3s-v" "k0s-v" "rke2-v" "k3sv" "k0sv" "rke2v" "kubernetes-v" "kubeadm-v" "k8s-v" "kubernetesv" "kubeadmv" "k8sv" -}}
+{{-   if and (contains $marker $tag) (not $named) -}}
 {{-     $rest := splitList $marker $tag | last -}}
 {{- /* The marker is a word of its own: the distribution between two dashes, or at the start. */ -}}
-{{-     if regexMatch "(^|[-_.])$" (trimSuffix (printf "%s%s" $marker $rest) $tag) -}}{{- $tagged = printf "v%s" $rest -}}{{- end -}}
+{{-     if regexMatch "(^|[-_.])$" (trimSuffix (printf "%s%s" $marker $rest) $tag) -}}
+{{-       $named = true -}}
+{{- /* Beside Kubernetes' own name only the release counts: what follows is whoever built the image's to say. */ -}}
+{{-       if hasPrefix "ku" $marker | or (hasPrefix "k8s" $marker) -}}{{- $rest = regexFind "^[0-9.]*" $rest | trimAll "." -}}{{- end -}}
+{{-       $tagged = printf "v%s" $rest -}}
+{{-     end -}}
 {{-   end -}}
 {{- end -}}
+{{- /* As the distribution itself is tagged. A bare v1.36.1 may be the image's own version. */ -}}
+{{- if and (not $named) (regexMatch "-(k3s|k0s\\.|rke2r)[0-9]+$" $tag) -}}{{- $tagged = $tag -}}{{- end -}}
 {{- if and (regexMatch $form $tagged) (regexMatch $form .version) (le (len $tagged) 63) -}}
 {{-   $releases := list -}}
 {{-   $distributions := list -}}

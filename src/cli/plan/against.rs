@@ -12,13 +12,9 @@ use crate::{
     api::{GoldenImage, parse_image},
     cli::Failure,
     foreign::{Claim, DataVolume},
-    golden::{stranger, wanted},
-    model::{Identity, Image, SchematicId},
-    rules::{
-        Reason,
-        adopt::{Adoption, adoption},
-        duplicate_message, frozen_changes, frozen_message, marks, taken_name_message,
-    },
+    golden::{Foretold, foretell, observe, wanted},
+    model::{Identity, Image, SchematicId, Target},
+    rules::{Reason, duplicate_message, frozen_changes, frozen_message, taken_name_message},
 };
 
 /// What is there.
@@ -90,15 +86,19 @@ pub(super) fn hold_against(report: &mut Report, candidates: &[Candidate], ids: &
             }
             (None, _) => {}
         }
-        let recorded = |golden: &str| goldens.get(golden).is_some_and(|owner| owner == image.name.as_str());
-        for (target, golden) in image.targets.iter().zip(row.goldens.clone()) {
-            let Some(golden) = golden.name else { continue };
+        let records = own.and_then(|object| object.status.as_ref()).map(|status| status.targets.as_slice()).unwrap_or_default();
+        for (target, named) in image.targets.iter().zip(row.goldens.clone()) {
+            let record = records.iter().find(|record| record.requested_class == target.requested_class() && record.golden.is_some());
+            let Some(golden) = record.and_then(|record| record.golden.clone()).or(named.name) else { continue };
             if let Some(owner) = goldens.get(&golden).filter(|owner| *owner != image.name.as_str()) {
                 refuse(Reason::NameConflict, taken_name_message(&golden, owner));
                 continue;
             }
-            if !recorded(&golden) {
-                stand(live, image, id.as_ref(), target, &golden, row, &mut refuse);
+            // An import that was begun is told by the image's own status.
+            let is_begun = record.is_some_and(|record| record.claim_uid.is_none() || record.started_time.is_some());
+            if !is_begun {
+                let recorded = record.and_then(|record| record.claim_uid.as_deref());
+                stand(live, (image, id.as_ref()), target, &golden, recorded, row, &mut refuse);
             }
         }
         if !problems.is_empty() {
@@ -109,25 +109,24 @@ pub(super) fn hold_against(report: &mut Report, candidates: &[Candidate], ids: &
     report.sum_up();
 }
 
-/// R5 for one golden: what stands under its name, and whether it would be taken over.
+/// R5 and R7 for one golden: what stands under its name, and whether it would be taken over or believed.
 fn stand(
     live: &Live,
-    image: &Image,
-    id: Option<&SchematicId>,
-    target: &crate::model::Target,
+    (image, id): (&Image, Option<&SchematicId>),
+    target: &Target,
     golden: &str,
+    recorded: Option<&str>,
     row: &mut Row,
     refuse: &mut impl FnMut(Reason, String),
 ) {
-    let (volume, claim) = (live.volumes.get(golden), live.claims.get(golden));
-    let is_marked = |labels: &BTreeMap<String, String>| labels.get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE);
-    let marked = volume.is_some_and(|volume| is_marked(volume.labels())) || claim.is_some_and(|claim| is_marked(claim.labels()));
-    if marked || volume.is_none() && claim.is_none() {
-        return;
-    }
-    let asked = wanted(image, id, target, golden);
-    match adoption(&asked.as_wanted(), &stranger(volume, claim)) {
-        Adoption::Adopt => row.warnings.push(format!("The golden {golden} exists and is taken over as it is: nothing is downloaded.")),
-        Adoption::Refuse(why) => refuse(Reason::NameConflict, format!("{why}.")),
+    let identity = image.identity(id);
+    let identity = identity.as_ref().map(Identity::as_str);
+    let view = observe::golden_view(live.volumes.get(golden), live.claims.get(golden), &image.name, identity);
+    match foretell(&wanted(image, id, target, golden), recorded, &view) {
+        None => {}
+        Some(Foretold::TakenOver) => {
+            row.warnings.push(format!("The golden {golden} exists and is taken over as it is: nothing is downloaded."));
+        }
+        Some(Foretold::Refused(reason, message)) => refuse(reason, message),
     }
 }

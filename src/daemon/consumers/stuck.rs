@@ -47,6 +47,8 @@ struct Seen {
 /// What is remembered of all clones between two looks.
 #[derive(Default)]
 struct Memory {
+    /// Since when this process looks, in seconds since 1970.
+    began: i64,
     /// Counts the rounds.
     round: u64,
     seen: HashMap<String, Seen>,
@@ -72,7 +74,7 @@ struct GoldenSeen {
 pub async fn run(shared: Arc<Shared>, client: Client, stop: CancellationToken) {
     let deadline = shared.usage.settings().stuck_clone;
     let pause = (deadline / 4).clamp(Duration::from_secs(1), Duration::from_secs(60));
-    let mut memory = Memory::default();
+    let mut memory = Memory { began: Timestamp::now().as_second(), ..Memory::default() };
     loop {
         let known = shared.consumers.read().running_clones(Timestamp::now().as_second() - seconds(deadline).min(WAITS));
         if let Ok(clones) = known {
@@ -105,18 +107,42 @@ fn in_turn(mut clones: Vec<RunningClone>, seen: &HashMap<String, Seen>, most: us
 
 /// Whether a clone waits for a pod or a person, which is no trouble. A claim alone does where its class binds with its first consumer.
 fn is_idle(shared: &Shared, clone: &RunningClone) -> bool {
-    let binds_late = || {
-        let class = clone.class.as_deref().and_then(|class| shared.cluster.classes.get("", class));
-        class.is_some_and(|class| class.waits_for_consumer)
-    };
-    clone.waits && (clone.has_volume || binds_late())
+    clone.waits && (clone.has_volume || binds_late(shared, clone) == Some(true))
+}
+
+/// Whether a clone's class binds with its first consumer; `None` where that is not known.
+fn binds_late(shared: &Shared, clone: &RunningClone) -> Option<bool> {
+    Some(shared.cluster.classes.get("", clone.class.as_deref()?)?.waits_for_consumer)
+}
+
+/// From when on a clone counts that was never looked at and shows no progress.
+///
+/// One that was seen to wait for its pod moves from now on. One that may have waited before this process looked counts from then on:
+/// nothing on it says when its VM was started, and a disk of a VM that was stopped for a month is not stuck when the leader changes.
+fn counted_from(created: i64, golden: i64, idle: Idle, began: i64, now: i64) -> i64 {
+    match idle {
+        Idle::Seen => now,
+        Idle::Possible => created.max(golden).max(began),
+        Idle::Never => created.max(golden),
+    }
+}
+
+/// Whether a clone waited for a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Idle {
+    /// At the last look.
+    Seen,
+    /// Perhaps, before the first look.
+    Possible,
+    /// Its class binds at once.
+    Never,
 }
 
 async fn round(shared: &Shared, client: &Client, clones: Vec<RunningClone>, memory: &mut Memory) {
     let mut goldens: HashMap<String, GoldenSeen> = HashMap::new();
     let mut counts: BTreeMap<(String, StuckCause), usize> = BTreeMap::new();
-    let Memory { round, seen: mut former, waiting: were_waiting, idle: were_idle } = std::mem::take(memory);
-    memory.round = round + 1;
+    let Memory { began, round, seen: mut former, waiting: were_waiting, idle: were_idle } = std::mem::take(memory);
+    (memory.began, memory.round) = (began, round + 1);
     let oldest = Timestamp::now().as_second() - seconds(shared.usage.settings().stuck_clone);
     let mut due = Vec::new();
     for clone in clones {
@@ -165,7 +191,12 @@ async fn round(shared: &Shared, client: &Client, clones: Vec<RunningClone>, memo
             }
             continue;
         };
-        let since = if were_idle.contains(&key) { Timestamp::now().as_second() } else { clone.created.max(golden.since) };
+        let idle = match binds_late(shared, &clone) {
+            _ if were_idle.contains(&key) => Idle::Seen,
+            Some(false) => Idle::Never,
+            Some(true) | None => Idle::Possible,
+        };
+        let since = counted_from(clone.created, golden.since, idle, began, Timestamp::now().as_second());
         let entry = look(known, &status, since, memory.round);
         let still = Timestamp::now().as_second() - entry.since.max(golden.since);
         let found = judge(shared, &clone, &status, &golden, Duration::from_secs(u64::try_from(still).unwrap_or(0)));
@@ -336,6 +367,22 @@ mod tests {
         let mut with_new = clones;
         with_new.push(clone("new", 1_000));
         assert!(in_turn(with_new, &seen, 10).0.iter().any(|clone| clone.name == "new"));
+    }
+
+    /// The disk of a VM that was stopped for long, whose VM starts around a change of the leader, is given its time.
+    #[test]
+    fn a_new_leader_gives_a_clone_that_may_have_waited_its_time() {
+        let (created, golden, began, now) = (1_000, 400, 9_000, 9_030);
+        for (idle, golden, expected) in [
+            (Idle::Seen, golden, now),
+            (Idle::Possible, golden, began),
+            (Idle::Never, golden, created),
+            (Idle::Possible, 9_010, 9_010),
+            (Idle::Never, 9_010, 9_010),
+        ] {
+            assert_eq!(counted_from(created, golden, idle, began, now), expected, "{idle:?}");
+        }
+        assert_eq!(counted_from(9_020, golden, Idle::Possible, began, now), 9_020, "it came after us");
     }
 
     #[test]

@@ -74,6 +74,11 @@ impl Usage {
         self.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Forgets what was written in a former term: others have led since, and what they wrote is another thing.
+    fn begin_term(&self) {
+        self.published().clear();
+    }
+
     /// What status is to say of an image. One that was never counted is counted now, so that its first status has its counts.
     pub fn view(&self, shared: &Shared, image: &GoldenImage) -> UsageView {
         if let Some(why) = self.long_unknown() {
@@ -143,6 +148,7 @@ impl Usage {
 /// Counts whenever the ledger changes, and once an interval, because goldens get their names meanwhile.
 pub async fn run(shared: Arc<Shared>, stop: CancellationToken) {
     let usage = Arc::clone(&shared.usage);
+    usage.begin_term();
     let mut changes = shared.consumers.changes();
     shared.consumers.follow_ends(true);
     loop {

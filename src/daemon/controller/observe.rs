@@ -9,6 +9,7 @@ use super::Term;
 use crate::{
     api::{DeletionPolicy, GoldenImage, GoldenImageStatus, parse_image},
     catalog::Listing,
+    daemon::fence,
     golden::{
         self, CredentialsView, Leaving, Metadata, Observed, Permits, Reference, Retirement, SpooledView, manifest::FINALIZER, observe,
     },
@@ -42,10 +43,7 @@ impl Term {
                 let former = Target { class: record.requested_class.parse().ok(), ..Target::default() };
                 let mut target = observe::target(cluster, &self.shared.catalog, image, &former, &status, &storage);
                 // What is there and cannot be read is not gone.
-                let is_odd = |golden: &GoldenName| {
-                    let (catalog, golden) = (&self.shared.catalog, golden.as_str());
-                    cluster.claims.odd(catalog, golden).is_some() || cluster.volumes.odd(catalog, golden).is_some()
-                };
+                let is_odd = |golden: &GoldenName| fence::unreadable(cluster, &self.shared.catalog, golden.as_str(), None).is_some();
                 if target.name.as_ref().is_none_or(is_odd) {
                     continue;
                 }
@@ -118,7 +116,7 @@ impl Term {
     /// Whether the image's goldens are to go, and what keeps them.
     fn retirement(&self, object: &GoldenImage, targets: &[golden::ObservedTarget]) -> Retirement {
         let (cluster, catalog, name) = (&self.shared.cluster, &self.shared.catalog, object.name_any());
-        let is_wanted = super::super::fence::is_to_go(object);
+        let is_wanted = fence::is_to_go(object);
         let waits_for_goldens = object.spec.deletion_policy == Some(DeletionPolicy::Delete);
         let mut retirement = Retirement {
             is_wanted,
@@ -127,6 +125,10 @@ impl Term {
             has_finalizer: object.finalizers().iter().any(|finalizer| finalizer == FINALIZER),
             ..Retirement::default()
         };
+        let status = object.status.clone().unwrap_or_default();
+        let recorded = || status.targets.iter().filter_map(|target| target.golden.as_deref());
+        let foreseen = || targets.iter().filter_map(|target| target.name.as_ref()).map(GoldenName::as_str);
+        retirement.trouble = self.shared.fence_troubles.of(recorded().chain(foreseen()));
         if !is_wanted {
             return retirement;
         }
@@ -138,14 +140,18 @@ impl Term {
             target.golden.volume.as_ref().is_some_and(|volume| volume.ours) || target.golden.claim.as_ref().is_some_and(|claim| claim.ours)
         };
         retirement.is_left = targets.iter().any(is_made);
-        let status = object.status.clone().unwrap_or_default();
         let mut blockers = Vec::new();
         // By record, and what stands there when the record was lost.
-        let recorded = status.targets.iter().filter_map(|target| target.golden.as_deref());
         let standing = targets.iter().filter(|target| is_made(target)).filter_map(|target| target.name.as_ref()).map(GoldenName::as_str);
-        let names: BTreeSet<&str> = recorded.chain(standing).collect();
+        let names: BTreeSet<&str> = recorded().chain(standing).collect();
         let classes = observe::classes(cluster);
         for golden in names {
+            // What is there and cannot be read is neither gone nor anybody's for certain.
+            if let Some(odd) = fence::unreadable(cluster, catalog, golden, None) {
+                retirement.is_left = true;
+                blockers.push(odd);
+                continue;
+            }
             let claim = cluster.claims.get(catalog, golden).is_some_and(|claim| is_ours(claim.labels()));
             let volume = cluster.volumes.get(catalog, golden).is_some_and(|volume| is_ours(volume.labels()));
             if !claim && !volume {
@@ -182,6 +188,9 @@ impl Term {
                 began.as_ref().is_some_and(|began| i64::try_from(seconds).unwrap_or(0) >= began.0.as_second())
             };
             let refused = self.registry.handshake_failures().iter().any(|failure| failure.certificate_refused && since(failure.time));
+            let lately = self.shared.settings.import_deadline / 5;
+            let is_late = |at: std::time::SystemTime| at.elapsed().is_ok_and(|since| since < lately);
+            target.golden.is_pulling = facts.open_requests > 0 || facts.last_request.is_some_and(is_late);
             target.golden.importer = ImporterFacts {
                 connected: facts.requests > 0,
                 wrong_token: facts.last_wrong_token.is_some_and(|(at, _)| facts.last_request.is_none_or(|last| last < at)),

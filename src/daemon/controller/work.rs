@@ -71,6 +71,7 @@ impl Term {
             digest: image.digest,
             ca_bundle: self.ca_bundle(image),
             credentials: Vec::new(),
+            disk: status.frozen_disk(),
             fits: Arc::new(|_| Ok(())),
         };
         let name = image.name.to_string();

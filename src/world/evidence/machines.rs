@@ -6,7 +6,7 @@ use super::{Observe, base, controller, reference, texts, unreadable, volume_targ
 use crate::{
     foreign::{
         DataVolumeTemplate, KubevirtMachineTemplate, Lenient, MachineDeployment, MachineDeploymentV1Beta2, MachineOwnerSpec, MachineSet,
-        MachineSetV1Beta2, TemplateMeta, VirtualMachine, VirtualMachineSpec, VirtualMachineTemplate,
+        MachineSetV1Beta2, TemplateMeta, VirtualMachine, VirtualMachineSpec, VirtualMachineTemplate, Volume,
     },
     rules::{
         consumers::Evidence,
@@ -35,21 +35,29 @@ fn disk_references(spec: &Lenient<VirtualMachineSpec>, own: &str, catalog: &str)
         }
     }
     if own == catalog {
-        found.extend(booted_volumes(vm));
+        found.extend(booted_volumes(vm, own, catalog));
     }
     found.dedup();
     found
 }
 
 /// The volumes a VM in the catalog namespace runs on: it would boot the golden itself.
-fn booted_volumes(vm: &VirtualMachineSpec) -> Vec<Reference> {
-    let instance = vm.template.as_ref().and_then(Lenient::read);
-    let volumes = instance.into_iter().flat_map(|instance| &instance.spec.volumes).filter_map(Lenient::read);
-    let names = volumes.filter_map(|volume| {
+fn booted_volumes(vm: &VirtualMachineSpec, own: &str, catalog: &str) -> Vec<Reference> {
+    let Some(instance) = vm.template.as_ref() else { return Vec::new() };
+    let Some(instance) = instance.read() else {
+        return instance.odd().map(|instance| unreadable::references(instance, own, catalog)).unwrap_or_default();
+    };
+    let named = |volume: &Volume| {
         let claim = volume.persistent_volume_claim.as_ref().and_then(|claim| claim.claim_name.clone());
-        claim.or_else(|| volume.data_volume.as_ref()?.name.clone())
-    });
-    names.map(|name| reference(Target::Claim(name))).collect()
+        claim.or_else(|| volume.data_volume.as_ref()?.name.clone()).map(|name| reference(Target::Claim(name)))
+    };
+    let volumes = instance.spec.volumes.iter();
+    volumes
+        .flat_map(|volume| match volume {
+            Lenient::Read(volume) => named(volume).into_iter().collect(),
+            Lenient::Odd { value, .. } => unreadable::references(value, own, catalog),
+        })
+        .collect()
 }
 
 impl Observe for VirtualMachine {
@@ -134,7 +142,8 @@ fn holder(
         }
         _ => spec.odd().map(|spec| unreadable::templates(spec, own)).unwrap_or_default(),
     };
-    let references = targets.into_iter().map(|target| Reference { target, evidence: Evidence::Spec }).collect();
+    let evidence = |target: &Target| if *target == Target::Anything { Evidence::Unknown } else { Evidence::Spec };
+    let references = targets.into_iter().map(|target| Reference { evidence: evidence(&target), target }).collect();
     let pool = deployment.map_or(PoolClue::Nothing, |name| PoolClue::Here(Pool::workers(own, name)));
     Some(Facts { references, pool, ..base(meta) })
 }

@@ -27,6 +27,7 @@ fn told(facts: Option<&Facts>) -> Vec<String> {
         Target::DataSource { namespace, name } => format!("DataSource {namespace}/{name}"),
         Target::Identity(identity) => format!("Identity {identity}"),
         Target::Template { namespace, name } => format!("Template {namespace}/{name}"),
+        Target::Anything => "Anything".to_owned(),
     };
     facts.map(|facts| facts.references.iter().map(|r| format!("{} ({})", target(&r.target), r.evidence)).collect()).unwrap_or_default()
 }
@@ -253,4 +254,35 @@ fn what_holds_machine_templates() {
         let set = object::<MachineSet>("tenant-a", meta, spec("KubevirtMachineTemplate"), json!({})).facts(CATALOG).expect("kept");
         assert_eq!(set.pool, PoolClue::Here(Pool::new("tenant-a", Pool::WORKERS, "demo-md0")));
     }
+}
+
+/// As another version of a CRD may have stored them: what says the catalog and not what of it counts for every golden; what does not say it
+/// counts for none.
+#[test]
+fn what_cannot_be_read_is_never_taken_for_none() {
+    let odd = json!({"source": {"pvc": {"namespace": CATALOG, "name": ["g"]}}});
+    let unknown = "Anything (not known: it cannot be read)";
+    let volume = object::<DataVolume>("tenant-a", json!({}), odd.clone(), json!({})).facts(CATALOG);
+    assert_eq!(told(volume.as_ref()), [unknown]);
+    let machine_of = |disks: Value| object::<VirtualMachine>("tenant-a", json!({}), machine(json!({}), disks), json!({})).facts(CATALOG);
+    assert_eq!(told(machine_of(json!([{"spec": odd}, {"spec": pvc("h")}])).as_ref()), [unknown, "Claim h (by spec)"]);
+    assert_eq!(machine_of(json!("none")), None, "names nothing of the catalog");
+    let template = json!({"template": {"spec": {"virtualMachineTemplate": {"spec": machine(json!({}), json!([{"spec": odd}]))}}}});
+    let template = object::<KubevirtMachineTemplate>("tenant-a", json!({}), template, json!({})).facts(CATALOG);
+    assert_eq!(told(template.as_ref()), [unknown]);
+    let booted = json!({"template": {"spec": {"volumes": [{"persistentVolumeClaim": {"claimName": ["g"]}}]}}});
+    assert_eq!(told(object::<VirtualMachine>(CATALOG, json!({}), booted, json!({})).facts(CATALOG).as_ref()), [unknown]);
+    let deployment = json!({"template": {"spec": {"infrastructureRef": {"kind": "KubevirtMachineTemplate", "name": 7}}}});
+    let deployment = object::<MachineDeployment>("tenant-a", json!({"name": "kubernetes-demo-md0"}), deployment, json!({})).facts(CATALOG);
+    assert_eq!(told(deployment.as_ref()), [unknown]);
+    let snapshot = json!({"source": {"persistentVolumeClaimName": ["g"]}});
+    assert_eq!(told(object::<VolumeSnapshot>(CATALOG, json!({}), snapshot.clone(), json!({})).facts(CATALOG).as_ref()), [unknown]);
+    assert_eq!(object::<VolumeSnapshot>("tenant-a", json!({}), snapshot, json!({})).facts(CATALOG), None);
+    let record = json!({"source": {"kind": "PersistentVolumeClaim", "name": 7}});
+    assert_eq!(told(object::<VolumeCloneSource>(CATALOG, json!({}), record, json!({})).facts(CATALOG).as_ref()), [unknown]);
+    let class = object::<WorkerClass>("", json!({}), json!({"image": {"reference": 7}}), json!({}));
+    assert_eq!(told(class.facts(CATALOG).as_ref()), [unknown]);
+    let populated = json!({"annotations": {marks::CDI_SOURCE_NAMESPACE: CATALOG}});
+    let populated = object::<Claim>("tenant-a", populated, json!({"dataSourceRef": {"name": 7}}), json!({})).facts(CATALOG);
+    assert_eq!(told(populated.as_ref()), [unknown]);
 }

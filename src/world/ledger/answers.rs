@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::{
-    Ledger,
+    ANYTHING, Ledger,
     facts::{Kind, format_uid},
     links::pool_unknown,
     names::NameId,
@@ -16,6 +16,7 @@ use crate::{
         clone::{Known, PoolFacts},
         consumers::{
             Consumer, ConsumerKind, Consumers, DiskClaim, DiskVolume, Evidence, Standing, disk_standing, other_standing, template_standing,
+            unknown_standing,
         },
         copied::CopyCause,
         dependence::{CloneVolume, Dependence, dependence},
@@ -204,11 +205,12 @@ impl Ledger {
         Ok(PoolFacts { class: frozen_class(disks, templates), uses_golden })
     }
 
-    /// All rows that refer to the golden, also through snapshots, DataSources and CDI's records.
+    /// All rows that refer to the golden, also through snapshots, DataSources and CDI's records, and those of which nobody can say.
     fn referring(&self, golden: GoldenKey<'_>) -> Vec<(u32, Evidence)> {
         let key = |kind, name| GroupKey { kind, namespace: NameId::NONE, name };
         let mut groups: Vec<GroupKey> = self.names.find(golden.name).map(|name| key(GroupKind::Claim, name)).into_iter().collect();
         groups.extend(golden.identity.and_then(|identity| self.names.find(identity.as_str())).map(|name| key(GroupKind::Identity, name)));
+        groups.push(ANYTHING);
         let mut seen: HashSet<GroupKey> = groups.iter().copied().collect();
         let mut found = Vec::new();
         while let Some(group) = groups.pop() {
@@ -255,11 +257,10 @@ impl Ledger {
             is_lost: row.is(flag::LOST),
             is_terminating: row.is(flag::TERMINATING),
         });
-        let unreadable = evidence == Evidence::Unreadable;
-        let standing = if unreadable {
-            other_standing(ConsumerKind::Disk, false, Dependence::Unknown)
-        } else {
-            disk_standing(volume, claim, self.dependence(disk, storage))
+        let standing = match evidence {
+            Evidence::Unreadable => other_standing(ConsumerKind::Disk, false, Dependence::Unknown),
+            Evidence::Unknown => unknown_standing(ConsumerKind::Disk, false),
+            _ => disk_standing(volume, claim, self.dependence(disk, storage)),
         };
         // A further target of ours, made from this golden: while it is filled it needs the golden, afterwards it is a golden itself.
         if standing == Standing::Listed && self.names.get(row.namespace) == self.catalog_namespace {
@@ -274,7 +275,8 @@ impl Ledger {
         let terminating = row.is(flag::TERMINATING);
         let (kind, standing) = match row.kind {
             Kind::MachineTemplate => {
-                let held = self.holders(row).next().is_some();
+                // What holds templates and cannot be read may hold this one.
+                let held = self.holders(row).next().is_some() || self.holding(ANYTHING).next().is_some();
                 // Until all holders are known a template counts as held.
                 let held = held || self.known(&[Kind::MachineDeployment, Kind::MachineSet]).is_err();
                 (ConsumerKind::MachineTemplate, template_standing(held, terminating, storage.now - i64::from(row.created)))
@@ -292,6 +294,7 @@ impl Ledger {
                 (kind, other_standing(kind, terminating, Dependence::Unknown))
             }
         };
+        let standing = if evidence == Evidence::Unknown { unknown_standing(kind, terminating) } else { standing };
         Some(self.consumer(row, kind, self.pool_of(row), evidence, standing))
     }
 
@@ -317,16 +320,21 @@ impl Ledger {
 
     /// All objects of a pool, by their first rows: those that say so, and what hangs on them.
     fn members(&self, pool: &Pool) -> HashSet<u32> {
-        let key = self.names.find(&pool.to_string()).map(|name| GroupKey { kind: GroupKind::Pool, namespace: NameId::NONE, name });
-        let mut todo: Vec<u32> = key.into_iter().flat_map(|key| self.rows.group(key, Side::Pool)).map(|(row, _)| row).collect();
+        let pool_key = self.names.find(&pool.to_string()).map(|name| GroupKey { kind: GroupKind::Pool, namespace: NameId::NONE, name });
+        let mut todo: Vec<u32> = pool_key.into_iter().flat_map(|key| self.rows.group(key, Side::Pool)).map(|(row, _)| row).collect();
         todo.extend(self.machine_alone(pool));
         let mut found: HashSet<u32> = HashSet::new();
         while let Some(row) = todo.pop() {
             let Some(entry) = self.rows.get(row) else { continue };
             let key = ObjectKey { kind: entry.kind, namespace: entry.namespace, name: entry.name };
             let Some(first) = self.rows.find(key).filter(|first| found.insert(*first)) else { continue };
-            // What has a pool of its own is not drawn into another.
-            let belongs = |row: &u32| self.rows.get(*row).is_some_and(|row| self.pool_of(row) == *pool);
+            // What has a pool of its own is not drawn into another. Asked of each disk of a pool at each verdict: where the row says its
+            // pool itself, numbers are compared and no text is made.
+            let is_of = |row: &Row| match self.rows.key_of(row, Side::Pool) {
+                Some(own) if own.kind == GroupKind::Pool => Some(own) == pool_key,
+                _ => self.pool_of(row) == *pool,
+            };
+            let belongs = |row: &u32| !found.contains(row) && self.rows.get(*row).is_some_and(is_of);
             todo.extend(self.hanging_on(key, first).into_iter().filter(belongs));
         }
         found

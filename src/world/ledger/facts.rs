@@ -102,6 +102,8 @@ pub enum Target {
         /// Its name.
         name: String,
     },
+    /// Nobody can say: it may be any golden or, of a MachineDeployment or MachineSet, any machine template.
+    Anything,
 }
 
 /// One reference of an object.

@@ -36,7 +36,7 @@ impl GoldenLink {
         match self.evidence {
             Evidence::Spec | Evidence::CloneRecord => 0,
             Evidence::Mark => 1,
-            Evidence::DataSource | Evidence::Identity | Evidence::Unreadable => 2,
+            Evidence::DataSource | Evidence::Identity | Evidence::Unreadable | Evidence::Unknown => 2,
         }
     }
 }
@@ -48,10 +48,10 @@ impl Ledger {
     /// Follows a DataSource to its end.
     ///
     /// # Errors
-    /// While DataSources are not all known.
-    pub fn data_source(&self, namespace: &str, name: &str) -> Known<Chain> {
+    /// While DataSources are not all known, or where one on the way cannot be read.
+    pub fn data_source(&self, namespace: &str, first: &str) -> Known<Chain> {
         self.known(&[Kind::DataSource])?;
-        let mut next = self.object(Kind::DataSource, namespace, name);
+        let mut next = self.object(Kind::DataSource, namespace, first);
         for _ in 0..=LONGEST_CHAIN {
             let Some(target) = next.and_then(|row| self.rows.get(row)).and_then(|row| self.rows.key_of(row, Side::Target)) else { break };
             let name = || self.names.get(target.name).to_owned();
@@ -59,6 +59,7 @@ impl Ledger {
                 GroupKind::Claim => return Ok(Chain::Catalog(Source::Claim(name()))),
                 GroupKind::Snapshot => return Ok(Chain::Catalog(Source::Snapshot(name()))),
                 GroupKind::DataSource => next = self.target_object(target),
+                GroupKind::Anything => return Err(Unknown(format!("DataSource {namespace}/{first} leads to one that cannot be read"))),
                 _ => break,
             }
         }
@@ -110,7 +111,7 @@ impl Ledger {
             GroupKind::DataSource => Kind::DataSource,
             GroupKind::Template => Kind::MachineTemplate,
             GroupKind::Machine => Kind::VirtualMachine,
-            GroupKind::Claim | GroupKind::Identity | GroupKind::Pool => return None,
+            GroupKind::Claim | GroupKind::Identity | GroupKind::Pool | GroupKind::Anything => return None,
         };
         let namespace = if target.namespace == NameId::NONE { self.names.find(&self.catalog_namespace)? } else { target.namespace };
         self.rows.find(ObjectKey { kind, namespace, name: target.name })
@@ -170,7 +171,7 @@ impl Ledger {
         self.holding(GroupKey { kind: GroupKind::Template, namespace: template.namespace, name: template.name })
     }
 
-    fn holding(&self, template: GroupKey) -> impl Iterator<Item = &Row> {
+    pub(super) fn holding(&self, template: GroupKey) -> impl Iterator<Item = &Row> {
         let rows = self.rows.group(template, Side::Target).map(|(_, row)| row);
         rows.filter(|row| matches!(row.kind, Kind::MachineDeployment | Kind::MachineSet))
     }

@@ -21,9 +21,9 @@ use kube::runtime::watcher;
 
 use self::{
     names::{NameId, Names},
-    rows::{GroupKey, GroupKind, Link, NONE, ObjectKey, Row, Rows, flag},
+    rows::{GroupKey, GroupKind, Link, NONE, ObjectKey, Row, Rows, Side, flag},
 };
-use super::evidence::Observe;
+use super::evidence::{Observe, anything};
 use crate::rules::{
     clone::{Known, Unknown},
     pool::PoolClue,
@@ -34,6 +34,9 @@ pub use clones::{CloneEnd, EndedClone, RunningClone};
 pub use facts::{DiskProgress, Facts, Kind, Reference, Target, format_uid, parse_uid};
 pub use links::Chain;
 pub use todo::{MarkRepair, UnrecordedTemplate, Walk};
+
+/// The group of what may refer to anything.
+const ANYTHING: GroupKey = GroupKey { kind: GroupKind::Anything, namespace: NameId::NONE, name: NameId::NONE };
 
 /// How well one kind is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,11 +149,17 @@ impl Ledger {
         self.rows.insert_chain(rows, groups);
     }
 
-    /// An object is there but cannot be read at all: what was known of it stays, also through the sweep of a list.
-    pub fn keep(&mut self, kind: Kind, namespace: &str, name: &str) {
+    /// An object is there but cannot be read at all: what was known of it stays, also through the sweep of a list, and it may refer to
+    /// anything.
+    pub fn unreadable(&mut self, kind: Kind, namespace: &str, name: &str) {
         let epoch = self.kinds[kind as usize].epoch;
-        if let Some(first) = self.object(kind, namespace, name) {
-            self.rows.touch(first, epoch);
+        let facts = Facts { references: vec![anything()], ..Facts::default() };
+        let Some(first) = self.object(kind, namespace, name) else { return self.apply(kind, namespace, name, Some(&facts)) };
+        self.rows.touch(first, epoch);
+        let is_told = self.rows.chain(first).any(|(_, row)| self.rows.key_of(row, Side::Target) == Some(ANYTHING));
+        if !is_told {
+            let row = self.row(kind, namespace, name, &facts, facts.references.first());
+            self.rows.append(first, row, ANYTHING);
         }
     }
 
@@ -269,6 +278,7 @@ impl Ledger {
             Target::DataSource { namespace, name } => key(GroupKind::DataSource, Some(namespace), name),
             Target::Identity(identity) => key(GroupKind::Identity, None, identity),
             Target::Template { namespace, name } => key(GroupKind::Template, Some(namespace), name),
+            Target::Anything => ANYTHING,
         }
     }
 

@@ -27,6 +27,8 @@ pub(super) enum GroupKind {
     Pool,
     /// A VirtualMachine whose disks they are.
     Machine,
+    /// What cannot be read and may refer to anything.
+    Anything,
 }
 
 /// What rows are found by.
@@ -167,6 +169,17 @@ impl Rows {
     /// The object's rows, from its first.
     pub(super) fn chain(&self, first: u32) -> impl Iterator<Item = (u32, &Row)> {
         std::iter::successors(self.rows.get(first).map(|row| (first, row)), |(_, row)| self.rows.get(row.next).map(|next| (row.next, next)))
+    }
+
+    /// Adds a row to an object's.
+    pub(super) fn append(&mut self, first: u32, mut row: Row, target: GroupKey) {
+        let Some(next) = self.rows.get(first).map(|first| first.next) else { return };
+        row.next = next;
+        let added = self.rows.insert(row);
+        if let Some(first) = self.rows.get_mut(first) {
+            first.next = added;
+        }
+        self.join(added, Side::Target, Some(target));
     }
 
     /// Says that an object was seen in this relist.

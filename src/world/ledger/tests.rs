@@ -451,6 +451,55 @@ fn odd_objects_never_end_a_scan() {
     );
 }
 
+/// What names something of the catalog that nobody can make out holds every golden, by its own name, and so does what follows a DataSource
+/// of that kind; the DataSource itself clones nothing.
+#[test]
+fn what_may_be_of_any_golden_holds_each_until_it_can_be_read() {
+    let mut ledger = synced();
+    let odd = || json!({"source": {"pvc": {"namespace": CATALOG, "name": ["g"]}}});
+    ledger.observe(&object::<VirtualMachine>("tenant-a/vm", json!({}), json!({"dataVolumeTemplates": [{"spec": odd()}]}), json!({})));
+    for golden in ["g", "h"] {
+        assert_eq!(
+            of(&ledger, golden),
+            ["VirtualMachine tenant-a/vm of tenant-a/VirtualMachine/vm (not known: it cannot be read): MayBeOfAny"]
+        );
+    }
+    // One that is being deleted makes no disks any more.
+    let going = json!({"deletionTimestamp": "2026-11-29T11:00:00Z"});
+    ledger.observe(&object::<VirtualMachine>("tenant-a/vm", going, json!({"dataVolumeTemplates": [{"spec": odd()}]}), json!({})));
+    assert_eq!(of(&ledger, "g"), [""; 0]);
+    ledger.delete(Kind::VirtualMachine, "tenant-a", "vm");
+    ledger.observe(&object::<DataSource>("tenant-a/d", json!({}), odd(), json!({})));
+    ledger.observe(&volume("tenant-a/disk", json!({}), by_pointer("d"), "CloneInProgress"));
+    assert_eq!(
+        of(&ledger, "g"),
+        [
+            "Disk tenant-a/disk of unknown (by DataSource): CloneRunning",
+            "DataSource tenant-a/d of unknown (not known: it cannot be read): -"
+        ]
+    );
+    assert!(ledger.data_source("tenant-a", "d").is_err(), "where it leads is not known");
+    // What a disk's own spec names is evidence, whatever its claim looks like.
+    ledger.observe(&volume("tenant-a/disk", json!({}), from_golden("h"), "Succeeded"));
+    ledger.observe(&object::<Claim>("tenant-a/disk", json!({}), json!({"dataSourceRef": {"namespace": CATALOG, "name": 7}}), json!({})));
+    assert_eq!(of(&ledger, "g"), ["DataSource tenant-a/d of unknown (not known: it cannot be read): -"]);
+    ledger.observe(&object::<DataSource>("tenant-a/d", json!({}), from_golden("h"), json!({})));
+    assert_eq!(of(&ledger, "g"), [""; 0]);
+}
+
+/// A template that nothing is seen to hold stays held while one of those that hold templates cannot be read.
+#[test]
+fn a_holder_that_cannot_be_read_holds_every_template() {
+    let mut ledger = synced();
+    ledger.observe(&machine_template("tenant-a/old", "g", "2026-11-01T10:00:00Z"));
+    let standing = |ledger: &Ledger| of(ledger, "g").first().map(|told| told.ends_with("MakesMachines"));
+    assert_eq!(standing(&ledger), Some(false));
+    ledger.observe(&object::<MachineSet>("tenant-b/odd", json!({}), json!("odd"), json!({})));
+    assert_eq!(standing(&ledger), Some(true));
+    ledger.delete(Kind::MachineSet, "tenant-b", "odd");
+    assert_eq!(standing(&ledger), Some(false));
+}
+
 #[test]
 fn our_own_second_target_needs_the_golden_only_while_it_is_filled() {
     let mut ledger = synced();

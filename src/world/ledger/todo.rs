@@ -110,7 +110,7 @@ impl Ledger {
         let clone_of = match link.evidence {
             Evidence::Spec | Evidence::CloneRecord => CloneOf::Named(self.names.get(link.golden)),
             Evidence::DataSource | Evidence::Mark => CloneOf::Pointed(self.names.get(link.golden)),
-            Evidence::Identity | Evidence::Unreadable => return None,
+            Evidence::Identity | Evidence::Unreadable | Evidence::Unknown => return None,
         };
         let text = |id: NameId| id.some().map(|id| self.names.get(id));
         let found = FoundMarks { golden: text(row.golden_mark), pool: text(row.pool_mark) };

@@ -47,7 +47,7 @@ impl fmt::Display for Key {
 
 /// An object, or what can be said of one that does not decode.
 #[derive(Debug, PartialEq)]
-pub(super) enum Item<K> {
+pub(in crate::world) enum Item<K> {
     Object(K),
     Unreadable { key: Option<Key>, resource_version: Option<String>, error: String },
 }
@@ -90,7 +90,7 @@ fn bounded(error: &serde_json::Error) -> String {
 
 /// A page of a list.
 #[derive(Debug, PartialEq)]
-pub(super) struct Page<K> {
+pub(in crate::world) struct Page<K> {
     pub items: Vec<Item<K>>,
     pub resource_version: Option<String>,
     pub continue_token: Option<String>,
@@ -108,7 +108,7 @@ struct List<T> {
 ///
 /// # Errors
 /// When it is no list at all.
-pub(super) fn page<K: DeserializeOwned>(text: &str) -> Result<Page<K>, serde_json::Error> {
+pub(in crate::world) fn page<K: DeserializeOwned>(text: &str) -> Result<Page<K>, serde_json::Error> {
     let (metadata, items) = match serde_json::from_str::<List<K>>(text) {
         Ok(list) => (list.metadata, list.items.unwrap_or_default().into_iter().map(Item::Object).collect()),
         Err(_) => {

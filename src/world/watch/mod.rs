@@ -18,7 +18,7 @@ mod state;
 pub use decode::Key;
 pub use state::{Phase, Unknown, WatchState};
 
-use decode::Item;
+pub(super) use decode::{Item, page};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Client, Resource, core::PartialObjectMeta};
 use read::{Query, Step};

@@ -148,7 +148,10 @@ where
     loop {
         let begun = Instant::now();
         reader.lines = 0;
-        let outcome = reader.round().await;
+        let outcome = tokio::select! {
+            outcome = reader.round() => outcome,
+            () = state.asked_anew() => Err((Round::Watched, Failure::Gone)),
+        };
         // Only a watch that lived shows that the trouble before it is over: lists may work while watches do not.
         let lived = reader.lines > 0 || begun.elapsed() > Backoff::WATCH.next(state.kind(), attempt + 1, None);
         let pause = match outcome {
@@ -172,6 +175,7 @@ where
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = installed.notified(), if state.phase() == Phase::NotInstalled => {}
+            () = state.asked_anew() => reader.resource_version = None,
         }
     }
 }

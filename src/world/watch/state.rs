@@ -8,7 +8,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// How many objects that do not decode are remembered by name; all are counted.
 const NAMED: usize = 100;
@@ -64,6 +64,7 @@ pub struct WatchState {
     told: bool,
     inner: Mutex<Inner>,
     phase: watch::Sender<Phase>,
+    anew: Notify,
 }
 
 #[derive(Debug)]
@@ -95,7 +96,15 @@ impl WatchState {
             listing: false,
             nameless: 0,
         };
-        Self { kind, definition: None, limit, told: true, inner: Mutex::new(inner), phase: watch::Sender::new(Phase::Syncing) }
+        Self {
+            kind,
+            definition: None,
+            limit,
+            told: true,
+            inner: Mutex::new(inner),
+            phase: watch::Sender::new(Phase::Syncing),
+            anew: Notify::new(),
+        }
     }
 
     /// Of a kind that need not be installed and may come and go while we run; `definition` is the name of its
@@ -123,6 +132,16 @@ impl WatchState {
     /// Where the watch stands.
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
+    }
+
+    /// Has the watch list everything anew: what the API server sends of unchanged objects is another thing by now.
+    pub fn list_anew(&self) {
+        self.anew.notify_one();
+    }
+
+    /// Waits until that is asked for.
+    pub(super) async fn asked_anew(&self) {
+        self.anew.notified().await;
     }
 
     /// Follows where the watch stands.

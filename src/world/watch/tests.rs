@@ -231,6 +231,23 @@ async fn after_410_all_is_listed_anew_and_meanwhile_nothing_is_said_about_what_i
 }
 
 #[tokio::test]
+async fn when_asked_to_it_lists_everything_anew_though_nothing_changed() {
+    let script = Arc::<Script>::default();
+    script.then("configmaps", list("10", "", vec![object("a", "1", "short")]));
+    let _open = script.stream("configmaps");
+    // The same version with other content: the API server left something out before.
+    script.then("configmaps", list("10", "", vec![object("a", "1", "whole")]));
+    let _open_again = script.stream("configmaps");
+    let mut running = simple(script).await;
+    running.holds(&["a=short"]).await;
+    running.script.asked(2).await;
+    running.state.list_anew();
+    running.holds(&["a=whole"]).await;
+    running.phase(Phase::Synced).await;
+    assert!(running.script.asked(4).await[3].contains("watch=true"));
+}
+
+#[tokio::test]
 async fn a_list_that_fails_half_way_makes_nothing_vanish_and_the_next_one_does() {
     let script = Arc::<Script>::default();
     script.then("configmaps", list("10", "", vec![object("a", "1", "1"), object("b", "2", "2"), bad("c", "3")]));

@@ -1,0 +1,56 @@
+//! What is remembered of a step that the API server did not let be done: how often it failed, and when it is tried again.
+
+use std::time::{Duration, Instant};
+
+use crate::run::backoff::Backoff;
+
+/// The wait between two attempts.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+
+/// One step that failed, or is about to be tried for the first time.
+#[derive(Debug, Default)]
+pub(super) struct Tried {
+    failures: u32,
+    next: Option<Instant>,
+}
+
+impl Tried {
+    /// How long it is left alone yet; `None` where it may be tried.
+    pub(super) fn left(&self, now: Instant) -> Option<Duration> {
+        self.next.map(|next| next.saturating_duration_since(now)).filter(|left| !left.is_zero())
+    }
+
+    /// It failed once more. Gives the wait until it is tried again.
+    pub(super) fn failed(&mut self, now: Instant) -> Duration {
+        self.failures = self.failures.saturating_add(1);
+        let wait = PAUSES.grown(self.failures);
+        self.next = Some(now + wait);
+        wait
+    }
+
+    /// How often it failed in a row.
+    pub(super) const fn failures(&self) -> u32 {
+        self.failures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_is_left_alone_for_longer_each_time_and_never_for_good() {
+        let mut now = Instant::now();
+        let mut tried = Tried::default();
+        assert_eq!((tried.left(now), tried.failures()), (None, 0));
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            let wait = tried.failed(now);
+            assert_eq!(tried.left(now), Some(wait));
+            now += wait;
+            assert_eq!(tried.left(now), None);
+            waits.push(wait.as_secs());
+        }
+        assert_eq!((waits, tried.failures()), (vec![1, 2, 4, 8, 16, 32, 60, 60], 8));
+    }
+}
