@@ -219,8 +219,11 @@ fn settings_that_the_daemon_would_not_start_with_are_refused() {
         (json!({"spool": {"advertisedURL": "http://192.0.2.1"}}), "spool.advertisedURL must be"),
         (json!({"admission": {"advertisedURL": "https://u:hunter2@host"}}), "admission.advertisedURL must be"),
         (json!({"monitoring": {"runbookURL": "https://u:hunter2@host/books"}}), "monitoring.runbookURL must be"),
-        (json!({"factoryURL": "https://u:hunter2@host"}), "factoryURL: \"…\" is not a valid URL"),
-        (json!({"images": [{"name": "a", "url": "https://u:hunter2@host/a"}]}), "images[0] (a): `url`: \"…\" is not a valid URL"),
+        (json!({"factoryURL": "https://u:hunter2@host"}), "factoryURL: \"https://…@host\" is not a valid URL"),
+        (
+            json!({"images": [{"name": "a", "url": "https://u:hunter2@host/a"}]}),
+            "images[0] (a): `url`: \"https://…@host/a\" is not a valid URL",
+        ),
         (json!({"storage": "0"}), "storage: \"0\" is not a valid disk size"),
         (json!({"storageClass": "a..b"}), "'/storageClass'"),
         (json!({"monitoring": null}), "missing property 'monitoring'"),

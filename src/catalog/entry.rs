@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::yaml_fault;
 use crate::{
     api::{FieldError, FieldErrors, GoldenImage, GoldenImageSpec, ONE_SCHEMATIC, add_untold, parse_image, read_spec, unquoted},
-    model::{HttpUrl, Image, ImageName},
+    model::{Image, ImageName},
 };
 
 /// A list of images as values or the ConfigMap hold it.
@@ -289,9 +289,6 @@ fn source_of(entry: &Map<String, Value>, defaults: &Defaults, errors: &mut Vec<F
         errors.push(FieldError { field: "imageFactoryURL".into(), message });
     }
     let former = text_or_error(entry, "imageFactoryURL", errors);
-    if let Some(Err(error)) = former.as_ref().map(|url| url.parse::<HttpUrl>()) {
-        errors.push(FieldError { field: "imageFactoryURL".into(), message: error.to_string() });
-    }
     if let Some(url) = former.or_else(|| defaults.factory_url.clone()) {
         talos.entry("factoryURL").or_insert(Value::String(url));
     }
@@ -401,8 +398,13 @@ impl Terms<'_> {
         if let Some(part) = field.strip_prefix("operatingSystem.") {
             field = format!("{}.{part}", self.os_key);
         }
+        let is_given = |key: &str| self.entry.get(key).is_some_and(|value| !value.is_null());
+        if field == "factoryURL" && is_given("imageFactoryURL") && !is_given("factoryURL") {
+            field = "imageFactoryURL".to_owned();
+        }
         let has = |key: &str| text_of(self.entry.get(key)).is_some_and(|text| !text.is_empty());
-        if field == "storageClass" && !has("storageClass") && self.defaults.storage_class.is_some()
+        if field == "storage" && !is_given("storage") && self.defaults.storage.is_some()
+            || field == "storageClass" && !has("storageClass") && self.defaults.storage_class.is_some()
             || field == "factoryURL" && !has("factoryURL") && !has("imageFactoryURL") && self.defaults.factory_url.is_some()
         {
             message.push_str(" (it is the one that the list has for all its entries)");

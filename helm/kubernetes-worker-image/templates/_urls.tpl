@@ -3,21 +3,32 @@ Addresses, as src/model/source.rs reads them. No message repeats what may hold a
 */ -}}
 
 {{- /* An address as a message may repeat it. */ -}}
-{{- define "golden-catalog.url.shown" -}}{{ include "golden-image.shown" (ternary "…" . (regexMatch "[@?#]" .)) }}{{- end -}}
+{{- define "golden-catalog.url.shown" -}}
+{{- $shown := regexReplaceAll "^([A-Za-z]+://)[^/?#]*@" . "${1}…@" -}}
+{{- $shown = regexReplaceAll "(?s)[?#].*$" $shown "?…" -}}
+{{- $rest := regexReplaceAll "^[A-Za-z]+://…@" $shown "" -}}
+{{- include "golden-image.shown" (ternary "…" $shown (contains "@" $rest)) -}}
+{{- end -}}
 
 {{- /* What is wrong with an address, or nothing. Argument: text. */ -}}
 {{- define "golden-catalog.url.error" -}}
-{{- $form := "must be an absolute URL with a host, beginning with `https://` or `http://` in lower case" -}}
 {{- $wrong := "" -}}
 {{- $authority := regexReplaceAll "^https?://" (regexFind "^https?://[^/?#]*" .) "" -}}
 {{- if gt (len (splitList "" .)) 2048 -}}
 {{-   $wrong = "must be at most 2048 characters" -}}
-{{- else if regexMatch "[\\x00-\\x20\\x7f]" . -}}
-{{-   $wrong = "must not contain spaces or control characters" -}}
-{{- else if or (not $authority) (contains "\\" $authority) -}}
-{{-   $wrong = $form -}}
+{{- else if contains " " . -}}
+{{-   $wrong = "must not contain spaces: write `%20` for one that belongs to the address" -}}
+{{- else if regexMatch "[\\x00-\\x1f\\x7f]" . -}}
+{{-   $wrong = "must not contain line breaks or other control characters" -}}
+{{- else if not (regexMatch "^https?://" .) -}}
+{{-   $scheme := regexFind "^[Hh][Tt][Tt][Pp][Ss]?://" . | lower -}}
+{{-   $wrong = ternary (printf "must have its scheme in lower case: write `%s`" $scheme) "must be an absolute URL that begins with `https://` or `http://`" (ne $scheme "") -}}
 {{- else if contains "@" $authority -}}
 {{-   $wrong = "must not contain credentials: name a Secret in `credentialsSecretRef`" -}}
+{{- else if contains "\\" $authority -}}
+{{-   $wrong = "must not contain a backslash in its host: write `/`" -}}
+{{- else if regexMatch "^(:|$)" $authority -}}
+{{-   $wrong = "must have a host: write it as in `https://images.example.org/disk.qcow2`" -}}
 {{- else if contains "#" . -}}
 {{-   $wrong = "must not contain a fragment (`#…`)" -}}
 {{- else -}}
@@ -35,7 +46,7 @@ the message says how to write it.
 {{- $port := trimPrefix $host . | trimPrefix ":" -}}
 {{- $octet := "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])" -}}
 {{- if gt (regexReplaceAll "^0+" $port "" | default "0" | trunc 6 | int) 65535 -}}
-must have a port up to 65535
+must have a port from 1 to 65535 behind its host's `:`, or none
 {{- else if regexMatch "^\\[.*\\]$" $host -}}
 {{-   $address := $host | lower | trimPrefix "[" | trimSuffix "]" -}}
 {{-   $short := contains "::" $address -}}

@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn the_platforms_own_values_are_taken() {
         let text = "_cluster: {root-host: x}\n_namespace: {etcd: y}\nstorage: 6Gi\nimages:\n- {name: a, url: 'https://e.example/a'}\n";
-        assert!(read("f.yaml", text).expect("readable")[0].image.is_ok());
+        assert!(read("f.yaml", text).expect("readable").candidates[0].image.is_ok());
     }
 
     #[test]
