@@ -103,11 +103,14 @@ fn disk_of(machine: &Value) -> Value {
 async fn warnings_are_told_and_nothing_is_refused_for_them() {
     let Some((cluster, _)) = stand().await else { return };
     let tenant = cluster.namespace("tenant").await;
+    crate::stand::golden(cluster, "golden-pinned", "pinned", "6Gi", "Block").await;
     for (form, disk, says) in [
         (Form::Volume, Disk { golden: "hand-made", ..RIGHT }, "is not managed by the catalog"),
         (Form::Volume, Disk { golden: "hand-made", class: Some("local"), ..RIGHT }, "storage cannot clone across classes"),
         (Form::Volume, RIGHT, "is unmanaged"),
         (Form::Template, Disk { golden: "golden-local", class: Some("local"), ..RIGHT }, "tied to nodes"),
+        // By its provisioner, which the setting `nodeLocalProvisioners` names.
+        (Form::Template, Disk { golden: "golden-pinned", class: Some("pinned"), ..RIGHT }, "its provisioner one-node.example.org keeps"),
     ] {
         let made =
             create(cluster, &tenant, &object(form, "warned", disk), true).await.unwrap_or_else(|refused| panic!("{}", refused.message));

@@ -41,6 +41,12 @@ apiVersion: storage.k8s.io/v1
 kind: StorageClass
 metadata: {name: fixed}
 provisioner: linstor.csi.linbit.com
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: pinned}
+provisioner: one-node.example.org
+allowVolumeExpansion: true
 "#;
 
 /// No controller manager: claims stay as bound as the tests say.
@@ -193,7 +199,11 @@ impl Stand {
         let kubeconfig = cluster.kubeconfig_as_service_account(NAMESPACE, account).await;
         let (health, metrics) = (Port::reserve(), Port::reserve());
         let settings = self.dir.join("admission.yaml");
-        std::fs::write(&settings, json!({ "independentClasses": ["fixed"] }).to_string()).expect("settings");
+        std::fs::write(
+            &settings,
+            json!({ "independentClasses": ["fixed"], "nodeLocalProvisioners": ["one-node.example.org"] }).to_string(),
+        )
+        .expect("settings");
         let daemon = Daemon::builder("admission")
             .args([
                 "run".to_owned(),

@@ -24,14 +24,16 @@ use crate::vectors::{Case, VECTORS, answers, filled, text};
 const CATALOG: &str = "cozy-public";
 
 /// The messages that the daemon has too; the others are about what only a chart resolves, or are told by the daemon as warnings.
-const SHARED: [&str; 10] = [
+const SHARED: [&str; 12] = [
     "noGolden",
     "goldenFailed",
     "goldenTerminating",
     "goldenRetiring",
     "goldenRetired",
     "noClass",
+    "noClassYet",
     "classMismatch",
+    "classMismatchOfMany",
     "noSize",
     "tooSmall",
     "tooLarge",

@@ -161,6 +161,7 @@ async fn judge_one(request: &CloneRequest, sources: &Sources, scene: &Scene, liv
         classes: classes.as_ref().map_err(Clone::clone),
         profiles: profiles.as_ref().map_err(Clone::clone),
         overheads: &scene.overheads(),
+        node_local: &scene.node_local,
     };
     let ledger = scene.ledger.read();
     verdict_on(request, source, labels.as_ref().map_err(Clone::clone), &ledger, &around)

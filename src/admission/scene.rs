@@ -41,11 +41,13 @@ pub struct Scene {
     pub ledger: ConsumerWatch,
     /// Classes whose finished clones stand alone, by the hoster's word: what the leader goes by, or a refusal would name other blockers.
     pub independent: Arc<BTreeSet<String>>,
+    /// R17: provisioners whose volumes live on one node.
+    pub node_local: Arc<[String]>,
 }
 
 impl Scene {
-    /// Nothing known yet. `independent` is the setting `independentClasses`. `consumers` may be shared with others; who made it runs its watches.
-    pub fn new(catalog: &str, consumers: ConsumerWatch, independent: BTreeSet<String>) -> Self {
+    /// Nothing known yet. `independent` is the setting `independentClasses`, `node_local` is `nodeLocalProvisioners`. `consumers` may be shared with others; who made it runs its watches.
+    pub fn new(catalog: &str, consumers: ConsumerWatch, independent: BTreeSet<String>, node_local: &[String]) -> Self {
         Self {
             catalog: catalog.to_owned(),
             images: Images::default(),
@@ -55,6 +57,7 @@ impl Scene {
             cdi_config: Store::new(|_| {}),
             ledger: consumers,
             independent: Arc::new(independent),
+            node_local: node_local.into(),
         }
     }
 

@@ -22,6 +22,8 @@ pub struct View<'a> {
     pub profiles: Known<&'a BTreeMap<String, Profile>>,
     /// File system overheads.
     pub overheads: &'a Overheads,
+    /// R17: provisioners whose volumes live on one node.
+    pub node_local: &'a [String],
 }
 
 /// Whether the labels of the namespace that asks decide (R18).
@@ -49,7 +51,7 @@ pub fn verdict_on(
         overheads: view.overheads,
         pool: ledger.pool_facts(&request.pool, &golden),
         namespace_labels,
-        node_local: &[],
+        node_local: view.node_local,
     };
     judge(request, &situation)
 }

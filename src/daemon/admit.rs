@@ -98,7 +98,8 @@ pub(super) fn start(
     let listener = TcpListener::bind(arguments.webhook_listen)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
         .map_err(|error| Fatal::Listen(arguments.webhook_listen, error))?;
-    let scene = Scene::new(&arguments.catalog_namespace, consumers, settings.independent_classes.clone());
+    let scene =
+        Scene::new(&arguments.catalog_namespace, consumers, settings.independent_classes.clone(), &settings.node_local_provisioners);
     watch(supervisor, health, metrics, scene.watches(&reader, settings.watch()));
     metrics.on_scrape({
         let (resolver, scene) = (Arc::clone(resolver), scene.clone());

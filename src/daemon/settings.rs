@@ -167,6 +167,8 @@ pub struct Settings {
     pub stuck_clone: Duration,
     /// Classes whose finished clones do not depend on their golden, by the hoster's word (`docs/consumers.md`).
     pub independent_classes: std::collections::BTreeSet<String>,
+    /// R17: provisioners whose volumes live on one node; a list that is given replaces the one that is built in.
+    pub node_local_provisioners: Vec<String>,
     /// The Lease's times.
     pub lease: LeaseSettings,
     /// How upstreams are reached.
@@ -224,6 +226,7 @@ impl Default for Settings {
             backfill_rate: consumers.marks_per_second,
             stuck_clone: consumers.stuck_clone,
             independent_classes: consumers.independent_classes,
+            node_local_provisioners: golden.node_local_provisioners,
             lease: LeaseSettings::default(),
             egress: EgressSettings::default(),
         }
@@ -282,6 +285,7 @@ impl Settings {
             import_deadline: self.import_deadline,
             import_quiet: self.import_quiet,
             upstream_check: self.upstream_check,
+            node_local_provisioners: self.node_local_provisioners.clone(),
             ..golden::Settings::default()
         }
     }

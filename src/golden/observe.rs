@@ -11,7 +11,7 @@ use crate::{
     model::{ClassName, DiskSize, Image, ImageName, public_url, redact},
     rules::{
         CdiCondition, Told,
-        capability::{NODE_LOCAL_PROVISIONERS, Strategy, shortfalls},
+        capability::{Strategy, shortfalls},
         class::{self, ClassTrouble, Classes},
         marks,
         pods::{PodFacts, holds_golden, in_use_message},
@@ -37,11 +37,13 @@ pub struct Storage {
     scratch_class: Option<String>,
     /// The catalog namespace's quotas.
     quotas: Vec<Quota>,
+    /// R17: provisioners whose volumes live on one node.
+    node_local: Vec<String>,
 }
 
 impl Storage {
-    /// As the stores have it now.
-    pub fn of(cluster: &Cluster) -> Self {
+    /// As the stores have it now; `node_local` is the setting `nodeLocalProvisioners`.
+    pub fn of(cluster: &Cluster, node_local: &[String]) -> Self {
         let classes = classes(cluster);
         let config = cluster.cdi_config.get("", CDI_CONFIG);
         let scratch = config.as_ref().and_then(|config| config.status.read()?.scratch_space_storage_class.clone());
@@ -53,6 +55,7 @@ impl Storage {
             snapshots: cluster.snapshot_classes.all().iter().map(|driver| (**driver).clone()).collect(),
             overheads: facts::overheads(config.as_deref()),
             quotas: cluster.quotas.all().iter().map(|quota| (**quota).clone()).collect(),
+            node_local: node_local.to_vec(),
         }
     }
 }
@@ -94,7 +97,7 @@ pub fn class_choice(
         minimum: of_class.minimum,
         overheads: storage.overheads.clone(),
         scratch_class: storage.scratch_class.clone().unwrap_or_else(|| found.name.clone()),
-        warnings: shortfalls(found, strategy, &NODE_LOCAL_PROVISIONERS).iter().map(|shortfall| shortfall.message(&found.name)).collect(),
+        warnings: shortfalls(found, strategy, &storage.node_local).iter().map(|shortfall| shortfall.message(&found.name)).collect(),
         drift: is_unstated.then(|| class::default_class_drift(&found.name, &storage.classes)).flatten(),
         name,
     })

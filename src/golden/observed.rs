@@ -39,6 +39,8 @@ pub struct Settings {
     pub import_quiet: Duration,
     /// How often upstream is asked whether it serves other bytes now (R6).
     pub upstream_check: Duration,
+    /// R17: provisioners whose volumes live on one node.
+    pub node_local_provisioners: Vec<String>,
     /// Whether clone admission holds clones to `access` (R18). Until it does, nothing is made for selected namespaces.
     pub access_is_enforced: bool,
 }
@@ -55,6 +57,7 @@ impl Default for Settings {
             import_deadline: Duration::from_secs(15 * 60),
             import_quiet: Duration::from_secs(60),
             upstream_check: Duration::from_secs(24 * 3600),
+            node_local_provisioners: crate::rules::capability::NODE_LOCAL_PROVISIONERS.map(str::to_owned).to_vec(),
             access_is_enforced: false,
         }
     }

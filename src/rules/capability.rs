@@ -2,7 +2,7 @@
 
 use super::{class::ClassFacts, dependence::is_known_driver};
 
-/// Provisioners whose volumes live on one node, unless configured otherwise (R17).
+/// Provisioners whose volumes live on one node, unless the setting `nodeLocalProvisioners` says others (R17).
 pub const NODE_LOCAL_PROVISIONERS: [&str; 8] = [
     "topolvm.io",
     "topolvm.cybozu.com",

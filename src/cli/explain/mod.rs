@@ -12,6 +12,7 @@ use crate::{
     admission::{Found, View, is_selected, source_facts, verdict_on},
     foreign::{DataVolume, Lenient},
     rules::{
+        capability::NODE_LOCAL_PROVISIONERS,
         clone::{CloneRequest, Known, Source, SourceFacts, Unknown, Verdict},
         pods::holds_golden,
     },
@@ -37,6 +38,9 @@ pub struct ExplainArguments {
     /// The namespace of the goldens.
     #[arg(long, default_value = "cozy-public")]
     catalog_namespace: String,
+    /// A provisioner whose volumes live on one node (R17), as in the daemon's setting `nodeLocalProvisioners`; may be repeated. One or more replace the list that is built in.
+    #[arg(long = "node-local-provisioner", value_name = "PROVISIONER", default_values_t = NODE_LOCAL_PROVISIONERS.map(str::to_owned), hide_default_value = true)]
+    node_local: Vec<String>,
     /// The form of the answer.
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
@@ -62,7 +66,7 @@ pub(super) async fn run(arguments: ExplainArguments) -> Result<Exit, Failure> {
         files => Objects::from_files(files, arguments.complete, &arguments.catalog_namespace)?,
     };
     let requests = requests(&objects, namespace, kind, name)?;
-    let explained: Vec<Explained> = requests.into_iter().map(|request| explain(&objects, request)).collect();
+    let explained: Vec<Explained> = requests.into_iter().map(|request| explain(&objects, request, &arguments.node_local)).collect();
     match arguments.output {
         Output::Table => print!("{}", show::table(&arguments.subject, &arguments.catalog_namespace, &explained)),
         Output::Json => println!("{:#}", show::json(&arguments.subject, &explained)),
@@ -128,7 +132,7 @@ fn find<'a, K: kube::Resource>(objects: &'a [K], namespace: &str, name: &str) ->
     objects.iter().find(|object| object.meta().namespace.as_deref() == Some(namespace) && object.meta().name.as_deref() == Some(name))
 }
 
-fn explain(objects: &Objects, request: CloneRequest) -> Explained {
+fn explain(objects: &Objects, request: CloneRequest, node_local: &[String]) -> Explained {
     let source = source(objects, &request.source);
     let labels = if is_selected(&source) { objects.namespace_labels(&request.subject.namespace) } else { Ok(Default::default()) };
     let overheads = facts::overheads(objects.cdi_config.as_ref());
@@ -137,6 +141,7 @@ fn explain(objects: &Objects, request: CloneRequest) -> Explained {
         classes: objects.classes.as_ref().map_err(Clone::clone),
         profiles: objects.profiles.as_ref().map_err(Clone::clone),
         overheads: &overheads,
+        node_local,
     };
     let verdict = verdict_on(&request, source, labels.as_ref().map_err(Clone::clone), &objects.ledger, &view);
     let waits = waits(objects, &request);

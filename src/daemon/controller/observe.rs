@@ -30,7 +30,7 @@ impl Term {
         let identity = parsed.as_ref().ok().and_then(|image| image.identity(resolved.as_ref()));
         let (mut targets, mut leaving) = (Vec::new(), Vec::new());
         if let Ok(image) = &parsed {
-            let storage = observe::Storage::of(cluster);
+            let storage = observe::Storage::of(cluster, &self.shared.settings.node_local_provisioners);
             for spec in &image.targets {
                 let mut target = observe::target(cluster, &self.shared.catalog, image, spec, &status, &storage);
                 target.taken_by = target.name.as_ref().and_then(|golden| self.shared.index.owner_before(&name, golden.as_str()));
