@@ -194,6 +194,18 @@ pub struct UpstreamView {
     pub difference: Option<String>,
 }
 
+impl UpstreamView {
+    /// Being asked `now`. Until upstream has answered, what was known before stands; and a process that has not asked yet knows what is
+    /// on record.
+    pub fn asked(before: Option<&Self>, recorded: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition], now: Timestamp) -> Self {
+        let recorded = || {
+            let known = crate::api::find_condition(recorded, crate::api::ConditionType::UpstreamChanged)?;
+            Some(known.message.trim_end_matches(Reason::UpstreamChanged.remedy()).trim_end().to_owned())
+        };
+        Self { checked: now, difference: before.map_or_else(recorded, |before| before.difference.clone()) }
+    }
+}
+
 /// One target of the spec, with what the cluster says about it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ObservedTarget {
