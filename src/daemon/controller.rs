@@ -247,7 +247,7 @@ impl Term {
     async fn step(&self, object: &GoldenImage, uid: &str) -> Result<Option<()>, ActError> {
         let now = Timestamp::now();
         let created = object.creation_timestamp().map_or(now, |at| at.0);
-        let mut observed = self.observe(object, uid, now).await;
+        let mut observed = self.observe(object, uid, now).await?;
         let running = observed.targets.iter().filter(|target| is_importing(target, &observed.status)).count();
         let fetching = matches!(observed.fetch, FetchView::Running { .. });
         let mut decision = decide(&observed, &self.shared.settings, now);

@@ -185,6 +185,15 @@ pub enum FetchView {
     },
 }
 
+impl DataVolumeView {
+    /// Whether its importer can get nothing because the spool has not got the disk, which is being fetched or waits for its turn to be.
+    pub fn waits_for_the_spool(&self, spooled: Option<&SpooledView>, fetch: &FetchView) -> bool {
+        let wanted = self.disk_digest.as_ref().filter(|_| self.copies.is_none() && self.phase != "Succeeded");
+        let has_it = spooled.map(|spooled| spooled.disk_digest.to_string());
+        wanted.is_some() && wanted != has_it.as_ref() && !matches!(fetch, FetchView::Failed { .. })
+    }
+}
+
 /// What upstream says it serves now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UpstreamView {

@@ -807,3 +807,19 @@ fn r6_what_upstream_was_seen_to_serve_stands_until_it_answers() {
     assert_eq!(asked(Some(&known(Some("other"))), &recorded).difference.as_deref(), Some("other"));
     assert_eq!(asked(Some(&known(None)), &recorded).difference, None, "upstream answered since: it serves the same again");
 }
+
+/// While we have to fetch the disk again ourselves, its importer cannot get anything.
+#[test]
+fn an_import_whose_disk_the_spool_has_not_got_waits_for_the_spool() {
+    let volume = DataVolumeView { disk_digest: Some(disk().to_string()), ..DataVolumeView::default() };
+    let copy = DataVolumeView { copies: Some("g".into()), ..volume.clone() };
+    let done = DataVolumeView { phase: "Succeeded".into(), ..volume.clone() };
+    let another = SpooledView { disk_digest: Digest::of(b"another"), ..spooled() };
+    let running = FetchView::Running { percent: None };
+    let failed = FetchView::Failed { reason: Reason::Unavailable, message: String::new(), retry_after: None };
+    assert!(volume.waits_for_the_spool(None, &running) && volume.waits_for_the_spool(None, &FetchView::Idle));
+    assert!(volume.waits_for_the_spool(Some(&another), &running));
+    assert!(!volume.waits_for_the_spool(Some(&spooled()), &FetchView::Idle), "the spool has it");
+    assert!(!volume.waits_for_the_spool(None, &failed), "an import that nothing comes for ends some time");
+    assert!(!copy.waits_for_the_spool(None, &running) && !done.waits_for_the_spool(None, &running));
+}
