@@ -139,6 +139,34 @@ struct WriteTimedOut;
 #[error("the API server did not answer within {READ_TIMEOUT:?}")]
 struct ReadTimedOut;
 
+/// A request's body that asks the claim when the connection wants it, which is right before the bytes leave.
+struct Guarded {
+    body: Body,
+    claim: Option<Claim>,
+}
+
+impl http_body::Body for Guarded {
+    type Data = bytes::Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, BoxError>>> {
+        if let Some(claim) = &self.claim
+            && let Err(lost) = claim.check()
+        {
+            return Poll::Ready(Some(Err(lost.into())));
+        }
+        Pin::new(&mut self.body).poll_frame(context).map_err(BoxError::from)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}
+
 /// An answer's body, until its time is over.
 struct Timed {
     body: axum::body::Body,
@@ -167,34 +195,6 @@ impl http_body::Body for Timed {
         }
         let patience = self.patience;
         self.over.as_mut().poll(context).map(|()| Some(Err(BodyTimedOut(patience).into())))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-}
-
-/// A request's body that asks the claim when the connection wants it, which is right before the bytes leave.
-struct Guarded {
-    body: Body,
-    claim: Option<Claim>,
-}
-
-impl http_body::Body for Guarded {
-    type Data = bytes::Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, BoxError>>> {
-        if let Some(claim) = &self.claim
-            && let Err(lost) = claim.check()
-        {
-            return Poll::Ready(Some(Err(lost.into())));
-        }
-        Pin::new(&mut self.body).poll_frame(context).map_err(BoxError::from)
     }
 
     fn size_hint(&self) -> SizeHint {
