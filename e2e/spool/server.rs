@@ -355,3 +355,21 @@ async fn shutdown_lets_open_transfers_end_within_the_grace() {
         tokio::time::timeout(PATIENCE, running.serving).await.expect("in time").expect("no panic").expect("serve");
     }
 }
+
+/// What a former leader keeps open nobody answers: whoever is held there would not ask the new one.
+#[tokio::test]
+async fn at_the_end_a_held_request_is_answered_and_a_dropped_server_cuts_its_connections() {
+    let running = Running::start(Settings { grace: PATIENCE, ..Settings::default() });
+    let granted = running.grant(b"nowhere");
+    let held = tokio::spawn(running.get(&granted).send());
+    running.facts(&granted, |facts| facts.waiting == 1).await;
+    running.stop.cancel();
+    assert_eq!(held.await.expect("no panic").expect("answer").status().as_u16(), 503);
+    tokio::time::timeout(PATIENCE, running.serving).await.expect("in time").expect("no panic").expect("serve");
+
+    let running = Running::start(Settings::default());
+    let granted = running.disk(&content(1, 40 * MIB)).await;
+    let response = running.get(&granted).send().await.expect("answer");
+    running.serving.abort();
+    assert!(response.bytes().await.is_err());
+}

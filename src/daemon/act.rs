@@ -73,6 +73,9 @@ pub enum ActError {
     /// The step took too long.
     #[error("the API server did not answer within a minute")]
     Slow,
+    /// The spool's volume hangs.
+    #[error("the spool's volume did not answer within seconds: check it, and what it is made of")]
+    SpoolSlow,
     /// The spool's certificate is not there yet.
     #[error("the spool's certificate is not issued yet")]
     NoCertificate,
@@ -100,7 +103,7 @@ impl ActError {
                 _ => None,
             },
             Self::Foreign(message) => Some((Reason::NameConflict, message.clone())),
-            Self::Manifest(_) | Self::Slow | Self::NoCertificate => None,
+            Self::Manifest(_) | Self::Slow | Self::SpoolSlow | Self::NoCertificate => None,
         }
     }
 }

@@ -268,7 +268,7 @@ impl Term {
     async fn step(&self, object: &GoldenImage, uid: &str) -> Result<Option<()>, ActError> {
         let now = Timestamp::now();
         let created = object.creation_timestamp().map_or(now, |at| at.0);
-        let mut observed = self.observe(object, uid, now).await;
+        let mut observed = self.observe(object, uid, now).await?;
         let running = observed.targets.iter().filter(|target| is_importing(target, &observed.status)).count();
         // Of a target that was taken out nothing begins any more; what runs is in storage's way all the same.
         let of_leaving = observed.leaving.iter().filter(|leaving| is_importing(&leaving.target, &observed.status)).count();

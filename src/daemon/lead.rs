@@ -25,6 +25,11 @@ use crate::{
     world::Pulse,
 };
 
+/// How long the loops of a term that is over may take to end.
+const END: Duration = Duration::from_secs(2);
+/// How long importers may go on at the end of the process, which keeps the Lease meanwhile.
+const SENDING: Duration = Duration::from_secs(10);
+
 /// A replica that leads when the Lease is its own.
 pub(super) struct Leader {
     pub config: kube::Config,
@@ -59,11 +64,20 @@ impl Leader {
             self.shared.metrics.leads(true);
             tracing::info!(epoch = claim.epoch(), "leading");
             let term = stop.child_token();
-            let outcome = tokio::select! {
-                outcome = self.lead(&claim, &listener, term.clone()) => outcome,
-                () = claim.lost() => Ok(()),
+            let outcome = {
+                let mut lead = std::pin::pin!(self.lead(&claim, &listener, term.clone()));
+                // Ended, not dropped: its loops put in order what they leave, and its server lets go of importers.
+                let longest = tokio::select! {
+                    outcome = &mut lead => Err(outcome),
+                    () = claim.lost() => Ok(END),
+                    () = stop.cancelled() => Ok(END + SENDING),
+                };
+                term.cancel();
+                match longest {
+                    Ok(longest) => tokio::time::timeout(longest, lead).await.unwrap_or(Ok(())),
+                    Err(outcome) => outcome,
+                }
             };
-            term.cancel();
             self.shared.metrics.leads(false);
             match outcome {
                 Ok(()) if stop.is_cancelled() => return Ok(()),
@@ -138,7 +152,7 @@ impl Leader {
             ca_written: Arc::default(),
         };
         let term = Term::new(Arc::clone(&self.shared), hands, stop.clone());
-        let settings = spool::server::Settings { hold: self.hold, ..spool::server::Settings::default() };
+        let settings = spool::server::Settings { hold: self.hold, grace: SENDING, ..spool::server::Settings::default() };
         let tls = certs::server_config(Arc::clone(&self.resolver), &["http/1.1"]).map_err(|error| Fatal::Other(error.to_string()))?;
         let listener = listener.try_clone().map_err(|error| Fatal::Listen(self.arguments.spool_listen, error))?;
         let server = spool::server::serve(listener, tls, registry.clone(), self.store.clone(), settings, stop.clone());
@@ -154,11 +168,17 @@ impl Leader {
             }
         };
         let listing = list::run(Arc::clone(&self.shared), writer.clone(), Arc::clone(&self.list_changed), stop.clone());
-        tokio::select! {
-            outcome = server => outcome.map_err(|error| Fatal::Other(format!("the spool's server: {error}")))?,
-            () = endpoints => {},
-            () = async { tokio::join!(term.run(stop.clone()), listing, wake, consumers, webhooks, fence, left); } => {},
-        }
-        Ok(())
+        let server = async { server.await.map_err(|error| Fatal::Other(format!("the spool's server: {error}"))) };
+        let loops = async {
+            let loops = async { tokio::join!(endpoints, term.run(stop.clone()), listing, wake, consumers, webhooks, fence, left) };
+            // One that waits for an API server is not waited for: its write, if it is on its way, keeps the Lease by itself.
+            let too_long = async {
+                stop.cancelled().await;
+                tokio::time::sleep(END).await;
+            };
+            tokio::select! { _ = loops => {}, () = too_long => {} }
+            Ok(())
+        };
+        tokio::try_join!(server, loops).map(drop)
     }
 }

@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 
 use crate::{
     api::GoldenImage,
-    golden::{DataVolumeView, GrantView, UpstreamView},
+    golden::{DataVolumeView, GrantView, SpooledView, UpstreamView},
     model::GoldenName,
     rules::Reason,
     spool::{Grant, Lease},
@@ -32,6 +32,8 @@ pub struct ImageMemory {
     pub failures: u32,
     /// Keeps the verified disk in the spool while goldens are to be made from it.
     pub disk: Option<Lease>,
+    /// The disk that is kept so, as the spool last described it.
+    pub spooled: Option<SpooledView>,
     /// Upstream's last answer about other bytes.
     pub upstream: Option<UpstreamView>,
     /// Why the API server, when last asked, did not take a write on the object itself.
@@ -182,6 +184,13 @@ impl GoldenMemory {
         }
     }
 
+    /// The spool itself has not got the disk that this import pulls: its time without a move begins when it has.
+    pub fn waits_for_us(&mut self) {
+        if let Some(moved) = &mut self.moved {
+            (moved.since, moved.before) = (Instant::now(), Duration::ZERO);
+        }
+    }
+
     /// When the import of this DataVolume last got further than ever before. `stood` is for how long it had not, when it is seen
     /// for the first time.
     pub fn moved(&mut self, volume: &str, percent: u8, now: Timestamp, stood: Duration) -> Timestamp {
@@ -225,6 +234,19 @@ mod tests {
         assert_eq!(memory.newest(&version("9")), version("10"));
         assert_eq!(memory.newest(&version("10")), version("10"));
         assert_eq!(memory.newest(&version("9")), version("9"), "what caught up once is not remembered for ever");
+    }
+
+    /// Where we have to fetch the disk again ourselves, the importer is not blamed for standing still.
+    #[test]
+    fn an_import_that_waits_for_us_does_not_stand_still() {
+        let mut memory = GoldenMemory::default();
+        let now = Timestamp::from_second(1_796_000_000).expect("time");
+        let minutes = |count: u64| Duration::from_secs(60 * count);
+        let still = |moved: Timestamp| now.duration_since(moved).as_mins();
+        memory.waits_for_us();
+        assert_eq!(still(memory.moved("dv", 30, now, minutes(7))), 7);
+        memory.waits_for_us();
+        assert_eq!(still(memory.moved("dv", 30, now, minutes(7))), 0);
     }
 
     /// A restart does not begin the no-progress clock anew; an import that gets further, or another one, does.

@@ -195,6 +195,15 @@ pub enum FetchView {
     },
 }
 
+impl DataVolumeView {
+    /// Whether its importer can get nothing because the spool has not got the disk, which is being fetched or waits for its turn to be.
+    pub fn waits_for_the_spool(&self, spooled: Option<&SpooledView>, fetch: &FetchView) -> bool {
+        let wanted = self.disk_digest.as_ref().filter(|_| self.copies.is_none() && self.phase != "Succeeded");
+        let has_it = spooled.map(|spooled| spooled.disk_digest.to_string());
+        wanted.is_some() && wanted != has_it.as_ref() && !matches!(fetch, FetchView::Failed { .. })
+    }
+}
+
 /// What upstream says it serves now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UpstreamView {
@@ -202,6 +211,18 @@ pub struct UpstreamView {
     pub checked: Timestamp,
     /// What differs from what was imported, in words.
     pub difference: Option<String>,
+}
+
+impl UpstreamView {
+    /// Being asked `now`. Until upstream has answered, what was known before stands; and a process that has not asked yet knows what is
+    /// on record.
+    pub fn asked(before: Option<&Self>, recorded: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition], now: Timestamp) -> Self {
+        let recorded = || {
+            let known = crate::api::find_condition(recorded, crate::api::ConditionType::UpstreamChanged)?;
+            Some(known.message.trim_end_matches(Reason::UpstreamChanged.remedy()).trim_end().to_owned())
+        };
+        Self { checked: now, difference: before.map_or_else(recorded, |before| before.difference.clone()) }
+    }
 }
 
 /// One target of the spec, with what the cluster says about it.

@@ -904,3 +904,36 @@ fn what_a_container_disk_says_of_virtual_machines_fills_what_the_spec_leaves_ope
     });
     assert_eq!(order.expect("order").defaults, defaults("u1.medium", "fedora"));
 }
+
+/// A new leader has asked nobody yet: what is on record stands until upstream has answered, and does not go and come back.
+#[test]
+fn r6_what_upstream_was_seen_to_serve_stands_until_it_answers() {
+    use super::UpstreamView;
+    let known = |difference: Option<&str>| UpstreamView { checked: now(), difference: difference.map(str::to_owned) };
+    let recorded: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition> = serde_json::from_value(json!([{
+        "type": "UpstreamChanged", "status": "True", "reason": "UpstreamChanged", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "message": super::summary::with_remedy("The length is 2, not 1.", Reason::UpstreamChanged),
+    }]))
+    .expect("conditions");
+    let asked = |before: Option<&UpstreamView>, recorded: &[_]| UpstreamView::asked(before, recorded, later(5));
+    assert_eq!(asked(None, &recorded), UpstreamView { checked: later(5), difference: Some("The length is 2, not 1.".into()) });
+    assert_eq!(asked(None, &[]).difference, None);
+    assert_eq!(asked(Some(&known(Some("other"))), &recorded).difference.as_deref(), Some("other"));
+    assert_eq!(asked(Some(&known(None)), &recorded).difference, None, "upstream answered since: it serves the same again");
+}
+
+/// While we have to fetch the disk again ourselves, its importer cannot get anything.
+#[test]
+fn an_import_whose_disk_the_spool_has_not_got_waits_for_the_spool() {
+    let volume = DataVolumeView { disk_digest: Some(disk().to_string()), ..DataVolumeView::default() };
+    let copy = DataVolumeView { copies: Some("g".into()), ..volume.clone() };
+    let done = DataVolumeView { phase: "Succeeded".into(), ..volume.clone() };
+    let another = SpooledView { disk_digest: Digest::of(b"another"), ..spooled() };
+    let running = FetchView::Running { percent: None };
+    let failed = FetchView::Failed { reason: Reason::Unavailable, message: String::new(), retry_after: None };
+    assert!(volume.waits_for_the_spool(None, &running) && volume.waits_for_the_spool(None, &FetchView::Idle));
+    assert!(volume.waits_for_the_spool(Some(&another), &running));
+    assert!(!volume.waits_for_the_spool(Some(&spooled()), &FetchView::Idle), "the spool has it");
+    assert!(!volume.waits_for_the_spool(None, &failed), "an import that nothing comes for ends some time");
+    assert!(!copy.waits_for_the_spool(None, &running) && !done.waits_for_the_spool(None, &running));
+}

@@ -49,7 +49,8 @@ pub fn reader(config: &Config) -> kube::Result<Client> {
 ///
 /// Reads pass, and have a deadline. Every other request is refused with [`Lost`] when the claim is over, and checked once more when its body is handed to the
 /// connection: DNS, connecting, TLS and fetching a token can take long, and the process may be paused in between. A
-/// request whose answer is outstanding when the claim ends is dropped and its connection closed. The client belongs to one
+/// write on its way keeps the Lease from being given up, also when nobody waits for its answer any more; one whose answer is
+/// outstanding when the claim ends is dropped and its connection closed. The client belongs to one
 /// term: leading again means a new claim and a new client, and work begun under the old one cannot write.
 ///
 /// # Errors
@@ -81,12 +82,17 @@ pub fn is_lost(error: &kube::Error) -> bool {
 }
 
 /// Sends one request whose answer has an end: a body may stop coming just as its head may.
+///
+/// A write is a task of its own: whoever waits for it may be dropped, and what is on its way still keeps the Lease until the API
+/// server has answered, so that it cannot be carried out after what a successor wrote.
 async fn bounded<C>(http: legacy::Client<C, Guarded>, claim: Claim, request: Request<Body>) -> Result<Response<axum::body::Body>, BoxError>
 where
     C: legacy::connect::Connect + Clone + Send + Sync + 'static,
 {
     let patience = patience(request.uri().query().unwrap_or_default());
-    let answer = send(http, claim, request).await?;
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    let sent = send(http, claim, request);
+    let answer = if is_read { sent.await? } else { tokio::spawn(sent).await?? };
     Ok(answer.map(|body| axum::body::Body::new(Timed::new(body, patience))))
 }
 
@@ -133,6 +139,34 @@ struct WriteTimedOut;
 #[error("the API server did not answer within {READ_TIMEOUT:?}")]
 struct ReadTimedOut;
 
+/// A request's body that asks the claim when the connection wants it, which is right before the bytes leave.
+struct Guarded {
+    body: Body,
+    claim: Option<Claim>,
+}
+
+impl http_body::Body for Guarded {
+    type Data = bytes::Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, BoxError>>> {
+        if let Some(claim) = &self.claim
+            && let Err(lost) = claim.check()
+        {
+            return Poll::Ready(Some(Err(lost.into())));
+        }
+        Pin::new(&mut self.body).poll_frame(context).map_err(BoxError::from)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}
+
 /// An answer's body, until its time is over.
 struct Timed {
     body: axum::body::Body,
@@ -161,34 +195,6 @@ impl http_body::Body for Timed {
         }
         let patience = self.patience;
         self.over.as_mut().poll(context).map(|()| Some(Err(BodyTimedOut(patience).into())))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-}
-
-/// A request's body that asks the claim when the connection wants it, which is right before the bytes leave.
-struct Guarded {
-    body: Body,
-    claim: Option<Claim>,
-}
-
-impl http_body::Body for Guarded {
-    type Data = bytes::Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, BoxError>>> {
-        if let Some(claim) = &self.claim
-            && let Err(lost) = claim.check()
-        {
-            return Poll::Ready(Some(Err(lost.into())));
-        }
-        Pin::new(&mut self.body).poll_frame(context).map_err(BoxError::from)
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -15,6 +15,7 @@ struct Server {
     /// Writes are answered only when told to; what it tells about is `begun`.
     held: bool,
     begun: Notify,
+    go: Notify,
     cut: Notify,
 }
 
@@ -49,7 +50,7 @@ async fn answer(server: Arc<Server>, request: axum::extract::Request) -> axum::J
         if server.held {
             let _cut = Cut(server.clone());
             server.begun.notify_one();
-            std::future::pending::<()>().await;
+            server.go.notified().await;
         }
     }
     axum::Json(serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "n"}}))
@@ -119,6 +120,25 @@ async fn an_outstanding_write_is_dropped_when_the_claim_ends() {
     assert!(outcome.as_ref().is_err_and(is_lost), "{outcome:?}");
     server.cut.notified().await;
     claim.drained().await;
+}
+
+/// At the end of the process its loops are dropped, and with them those who wait for answers.
+#[tokio::test]
+async fn a_write_that_nobody_waits_for_any_more_keeps_the_lease_until_it_is_answered() {
+    let (server, config) = Server { held: true, ..Server::default() }.start().await;
+    let claim = Claim::unshared(Timing::default());
+    let (first, second) = (api(&config, &claim), api(&config, &claim));
+    let write = tokio::spawn(async move { first.create(&PostParams::default(), &object()).await });
+    server.begun.notified().await;
+    write.abort();
+    assert!(write.await.unwrap_err().is_cancelled());
+    claim.close();
+    assert!(second.create(&PostParams::default(), &object()).await.as_ref().is_err_and(is_lost));
+    let mut drained = Box::pin(claim.drained());
+    assert!(futures::poll!(&mut drained).is_pending());
+    server.go.notify_one();
+    drained.await;
+    assert_eq!(server.writes(), 1);
 }
 
 #[tokio::test]

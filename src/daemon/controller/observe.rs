@@ -1,11 +1,12 @@
 //! What is there: from stores, spool and jobs to the data that a decision is made from.
 
-use std::{collections::BTreeSet, sync::PoisonError};
+use std::{collections::BTreeSet, sync::PoisonError, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
+use tokio::sync::Semaphore;
 
-use super::Term;
+use super::{ActError, Term};
 use crate::{
     api::{DeletionPolicy, GoldenImage, GoldenImageStatus, parse_image},
     catalog::Listing,
@@ -19,9 +20,14 @@ use crate::{
     world::ledger::{GoldenKey, Storage},
 };
 
+/// How long the spool's volume may take to say what it has.
+const VOLUME_PATIENCE: Duration = Duration::from_secs(10);
+/// Looks at the spool's volume at once: a volume that hangs keeps a thread for each.
+static LOOKS: Semaphore = Semaphore::const_new(32);
+
 impl Term {
     /// Everything that a decision about one image depends on.
-    pub(super) async fn observe(&self, object: &GoldenImage, uid: &str, now: Timestamp) -> Observed {
+    pub(super) async fn observe(&self, object: &GoldenImage, uid: &str, now: Timestamp) -> Result<Observed, ActError> {
         let cluster = &self.shared.cluster;
         let status = object.status.clone().unwrap_or_default();
         let name = object.name_any();
@@ -57,11 +63,20 @@ impl Term {
         let digest = parsed.as_ref().ok().and_then(|image| image.digest);
         let spooled = match &identity {
             Some(identity) => {
-                self.spooled(identity, uid).await.filter(|spooled| digest.is_none_or(|digest| digest == spooled.artifact_digest))
+                let is_made = parsed.as_ref().is_ok_and(|image| is_made(image, &status));
+                self.spooled(identity, uid, is_made).await?.filter(|spooled| digest.is_none_or(|digest| digest == spooled.artifact_digest))
             }
             None => None,
         };
-        Observed {
+        let fetch = self.jobs.view(uid);
+        for target in targets.iter_mut().chain(leaving.iter_mut().map(|leaving| &mut leaving.target)) {
+            let waits = target.golden.volume.as_ref().is_some_and(|volume| volume.waits_for_the_spool(spooled.as_ref(), &fetch));
+            if let (true, Some(golden)) = (waits, &target.name) {
+                self.memory.with(uid, |image| image.golden(golden).waits_for_us());
+                target.golden.moved = Some(now);
+            }
+        }
+        Ok(Observed {
             metadata: Metadata {
                 name: name.clone(),
                 uid: uid.to_owned(),
@@ -73,7 +88,7 @@ impl Term {
             credentials: self.credentials_view(parsed.as_ref().ok()),
             cdi_installed: cluster.volumes.state() != crate::world::StoreState::NotInstalled,
             spooled,
-            fetch: self.jobs.view(uid),
+            fetch,
             coming_size: self.jobs.size(uid),
             upstream: self.memory.with(uid, |image| image.upstream.clone()),
             listing: match &*self.shared.listings.read().unwrap_or_else(PoisonError::into_inner) {
@@ -88,7 +103,7 @@ impl Term {
             status,
             targets,
             leaving,
-        }
+        })
     }
 
     /// Who needs a golden, in words; nobody, or why that is not known.
@@ -239,22 +254,38 @@ impl Term {
     }
 
     /// What the spool has of an image. The disk is kept from eviction for as long as this image is remembered to need it.
-    async fn spooled(&self, identity: &Identity, uid: &str) -> Option<SpooledView> {
+    ///
+    /// A volume that does not answer stops neither images that need nothing of it, nor those whose disk is kept already.
+    async fn spooled(&self, identity: &Identity, uid: &str, is_made: bool) -> Result<Option<SpooledView>, ActError> {
         let (store, wanted) = (self.shared.store.clone(), identity.clone());
-        let found = tokio::task::spawn_blocking(move || store.find(&wanted)).await.ok()?;
+        let look = async {
+            let place = LOOKS.acquire().await;
+            // The place is free when the volume has answered, not when nobody waits for it any more.
+            tokio::task::spawn_blocking(move || (place, store.find(&wanted)).1).await
+        };
+        let Ok(found) = tokio::time::timeout(VOLUME_PATIENCE, look).await else {
+            let kept = self.memory.with(uid, |image| image.spooled.clone().filter(|_| is_made || image.disk.is_some()));
+            return if kept.is_some() || is_made { Ok(kept) } else { Err(ActError::SpoolSlow) };
+        };
         match found {
-            Ok(Some(spooled)) => {
+            Ok(Ok(Some(spooled))) => {
                 let view = spooled_view(&spooled.record);
-                self.memory.with(uid, |image| image.disk = Some(spooled.lease));
-                view
+                self.memory.with(uid, |image| (image.disk, image.spooled) = (Some(spooled.lease), view.clone()));
+                Ok(view)
             }
-            Ok(None) => None,
-            Err(error) => {
+            Ok(Ok(None)) | Err(_) => Ok(None),
+            Ok(Err(error)) => {
                 tracing::warn!(%identity, %error, "the spool cannot be asked");
-                None
+                Ok(None)
             }
         }
     }
+}
+
+/// Whether every golden of an image is made: nothing of the spool is needed then.
+fn is_made(image: &Image, status: &GoldenImageStatus) -> bool {
+    status.targets.len() >= image.targets.len()
+        && status.targets.iter().all(|target| target.claim_uid.is_some() && target.started_time.is_none())
 }
 
 fn spooled_view(record: &Record) -> Option<SpooledView> {

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
+use tokio::sync::Semaphore;
 
 use super::{Term, secret::SecretOf};
 use crate::{
@@ -139,22 +140,23 @@ impl Term {
 
     /// R6: a HEAD, at most one at a time per image; its answer wakes the image.
     pub(super) fn check_upstream(&self, object: &GoldenImage, uid: &str, image: &Image, status: &GoldenImageStatus) {
-        let asked = UpstreamView { checked: Timestamp::now(), difference: None };
-        let before = self.memory.with(uid, |memory| memory.upstream.replace(asked.clone()));
+        let recorded = object.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let asked = self
+            .memory
+            .with(uid, |memory| memory.upstream.insert(UpstreamView::asked(memory.upstream.as_ref(), recorded, Timestamp::now())).clone());
         let Some(artifact) = status.artifact.clone() else { return };
         let (egress, source, ca, queue) =
             (self.shared.egress.clone(), image.source.clone(), self.ca_bundle(image), Arc::clone(&self.shared.queue));
         let (name, uid) = (object.name_any(), uid.to_owned());
         let (this, secret) = (self.memory.clone(), self.secret_of(image));
         tokio::spawn(async move {
+            // A new leader has not asked anyone yet, and must not ask for all images at once.
+            let _turn = UPSTREAM_TURNS.acquire().await;
             let credentials = match secret.read().await {
                 Ok(credentials) => credentials,
                 Err(error) => {
                     // Without them another page may be served, and that is no change of the image.
                     tracing::debug!(image = name, %error, "the credentials cannot be used: upstream is not asked for changes");
-                    this.with(&uid, |memory| {
-                        memory.upstream = Some(UpstreamView { difference: before.and_then(|before| before.difference), ..asked })
-                    });
                     return;
                 }
             };
@@ -170,12 +172,12 @@ impl Term {
                     match facts.compared_with(&recorded) {
                         Comparison::Differs(how) => Some(how),
                         Comparison::Same => None,
-                        Comparison::Unknown => before.and_then(|before| before.difference),
+                        Comparison::Unknown => asked.difference.clone(),
                     }
                 }
                 Err(error) => {
                     tracing::debug!(image = name, %error, "upstream could not be asked for changes");
-                    before.and_then(|before| before.difference)
+                    asked.difference.clone()
                 }
             };
             if difference.is_some() {
@@ -186,6 +188,9 @@ impl Term {
         });
     }
 }
+
+/// How many upstreams are asked for changes at once.
+static UPSTREAM_TURNS: Semaphore = Semaphore::const_new(4);
 
 /// The kind of a source, as a metric's label.
 const fn source_kind(source: &Source) -> &'static str {

@@ -1,7 +1,13 @@
 //! The right to write, as something that runs out by itself.
 
 use super::Timing;
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 use tokio::sync::watch;
 use tokio_util::{
     sync::CancellationToken,
@@ -29,6 +35,8 @@ struct Term {
     epoch: u64,
     valid_until: watch::Sender<Instant>,
     ended: CancellationToken,
+    /// No write is begun any more; those on their way may land.
+    closed: AtomicBool,
     writes: TaskTracker,
 }
 
@@ -47,8 +55,13 @@ pub struct Write(#[expect(dead_code, reason = "held for its Drop")] TaskTrackerT
 impl Claim {
     /// Starts a term. `valid_until` is reckoned from before the renewal was sent, since that is when the others' clocks start.
     pub(super) fn new(epoch: u64, valid_until: Instant) -> Self {
-        let term =
-            Term { epoch, valid_until: watch::Sender::new(valid_until), ended: CancellationToken::new(), writes: TaskTracker::new() };
+        let term = Term {
+            epoch,
+            valid_until: watch::Sender::new(valid_until),
+            ended: CancellationToken::new(),
+            closed: AtomicBool::new(false),
+            writes: TaskTracker::new(),
+        };
         Self { term: Arc::new(term) }
     }
 
@@ -86,6 +99,9 @@ impl Claim {
     pub fn begin(&self) -> Result<Write, Lost> {
         // Counted first and checked second: checked first, the term could end in between and be given up around this write.
         let write = Write(self.term.writes.token());
+        if self.term.closed.load(Ordering::SeqCst) {
+            return Err(Lost { epoch: self.term.epoch });
+        }
         self.check()?;
         Ok(write)
     }
@@ -127,7 +143,13 @@ impl Claim {
         self.term.ended.cancel();
     }
 
-    /// Completes when no write of this ended term is on its way any more.
+    /// Refuses every further write, while those on their way may still be answered until the claim runs out: cut off now, one might
+    /// be carried out after a successor began.
+    pub(in crate::run) fn close(&self) {
+        self.term.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Completes when no write of this closed or ended term is on its way any more.
     pub(in crate::run) async fn drained(&self) {
         self.term.writes.close();
         self.term.writes.wait().await;
@@ -207,6 +229,9 @@ mod tests {
     async fn a_write_on_its_way_holds_the_lease_and_a_late_one_is_refused() {
         let claim = Claim::new(1, Instant::now() + 60 * SECOND);
         let write = claim.begin().unwrap();
+        claim.close();
+        assert_eq!(claim.begin().unwrap_err(), Lost { epoch: 1 });
+        assert_eq!(claim.check(), Ok(()), "what is on its way may land");
         claim.end();
         assert_eq!(claim.begin().unwrap_err(), Lost { epoch: 1 });
         let mut drained = Box::pin(claim.drained());

@@ -226,9 +226,10 @@ impl Elector {
     async fn release(self) {
         let Some(claim) = self.claims.send_replace(None) else { return };
         let left = claim.valid_until().saturating_duration_since(Instant::now());
-        claim.end();
+        claim.close();
         let given_up = tokio::time::timeout(left, async {
             claim.drained().await;
+            claim.end();
             loop {
                 // Read first: the stop may have cut off a renewal of which it is unknown whether it was written.
                 let lease = self.api.get(&self.name).await?;

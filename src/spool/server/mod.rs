@@ -63,7 +63,18 @@ const LONGEST_HEAD: usize = 32 << 10;
 /// The most headers of a request.
 const MOST_HEADERS: usize = 64;
 
-/// Serves the disks of `store` to whom `registry` grants them, until `shutdown`.
+/// Ends every connection when it goes out of scope: each is a task of its own, which else lives on when the server is dropped, and
+/// answers importers for one who does not lead any more.
+struct Ends(Handle<SocketAddr>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.shutdown();
+    }
+}
+
+/// Serves the disks of `store` to whom `registry` grants them, until `shutdown`, and lets what is being sent go on for a while then.
+/// Requests that are held are answered at once, and dropping this ends everything at once.
 ///
 /// # Errors
 /// When the listener cannot be used.
@@ -76,11 +87,18 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     let acceptor = Acceptor::new(config, registry.clone(), &settings);
-    let app =
-        App { registry, store, hold: settings.hold, buffers: Buffers::default(), transfers: Arc::new(Semaphore::new(settings.transfers)) };
+    let app = App {
+        registry,
+        store,
+        hold: settings.hold,
+        buffers: Buffers::default(),
+        transfers: Arc::new(Semaphore::new(settings.transfers)),
+        ending: shutdown.clone(),
+    };
     let service = Router::new().fallback(respond::answer).with_state(app).into_make_service_with_connect_info::<SocketAddr>();
 
     let handle = Handle::new();
+    let _ends = Ends(handle.clone());
     let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle.clone()).http1_only();
     server.http_builder().http1().header_read_timeout(settings.header_timeout).max_buf_size(LONGEST_HEAD).max_headers(MOST_HEADERS);
     let serving = server.serve(service);

@@ -10,6 +10,7 @@ use tokio::{
     sync::Semaphore,
     time::{Instant, sleep_until},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{
     body::{Buffers, Transfer},
@@ -28,10 +29,14 @@ pub(super) struct App {
     pub(super) hold: Duration,
     pub(super) buffers: Buffers,
     pub(super) transfers: Arc<Semaphore>,
+    /// Cancelled when the server ends: nobody fetches for it any more.
+    pub(super) ending: CancellationToken,
 }
 
 /// How long a client that is told to come back should wait.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// What a request is told that was held when the server ended: another one leads soon, or does already.
+const ENDING: &str = "the catalog is ending\n";
 /// How often a failing volume is asked again while a request is held.
 const VOLUME_RETRY: Duration = Duration::from_secs(2);
 
@@ -76,7 +81,7 @@ impl App {
                     tracing::warn!(golden = %open.entry.grant.golden, error = %e, "an importer waits for the spool's volume");
                     deadline.min(Instant::now() + VOLUME_RETRY)
                 }
-                Err(_) => return Err(later("the catalog is ending\n")),
+                Err(_) => return Err(later(ENDING)),
             };
             if Instant::now() >= deadline {
                 return Err(later("the disk is being fetched again\n"));
@@ -84,6 +89,7 @@ impl App {
             open.set_waiting(true);
             tokio::select! {
                 () = ended.cancelled() => return Err(plain(StatusCode::GONE, "this golden's import has ended\n")),
+                () = self.ending.cancelled() => return Err(later(ENDING)),
                 () = sleep_until(again) => {}
                 // The sender is in the store, which is here.
                 _ = changes.changed() => {}
