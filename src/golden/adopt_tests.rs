@@ -62,6 +62,9 @@ fn forget_for_whom(claim: &mut Value) {
 
 type Change = fn(&mut Value, &mut Value);
 
+/// What `foretell` says: nothing, taken over, or refused with this reason.
+type Foretelling = Option<Result<(), Reason>>;
+
 #[test]
 fn r7_what_is_read_of_a_former_golden() {
     let cases: [(&str, Change, Option<&str>); 11] = [
@@ -149,7 +152,7 @@ fn mark(volume: &mut Value, claim: &mut Value) {
 
 #[test]
 fn r7_what_plan_foretells() {
-    let cases: [(&str, Option<&str>, Change, Option<Result<(), Reason>>); 11] = [
+    let cases: [(&str, Option<&str>, Change, Foretelling); 11] = [
         ("former", None, |_, _| {}, Some(Ok(()))),
         (
             "former of another source",
