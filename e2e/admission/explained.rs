@@ -29,6 +29,10 @@ async fn explain_says_what_admission_says_live_and_offline() {
     let refused = create(cluster, &tenant, &wrong, true).await.expect_err("another class").message;
     let mut exported = wrong.clone();
     exported["metadata"]["namespace"] = (&*tenant).into();
+    // A kind of which the export holds nothing is not known.
+    let image = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "explained" },
+        "spec": { "source": { "http": { "url": "https://x.example/explained.qcow2" } } } });
+    cluster.apply(&image.to_string()).await;
     let files = cluster.dir().join("export.json");
     let kinds =
         "persistentvolumeclaims,datavolumes.cdi.kubevirt.io,storageclasses,storageprofiles.cdi.kubevirt.io,goldenimages.cozystack.io";
@@ -59,4 +63,9 @@ async fn explain_says_what_admission_says_live_and_offline() {
     let told = harness::cli(None, ["explain", &subject, "-f", &files, &disk, "--complete"]).await;
     assert_eq!(told.code, Some(0), "{told:?}");
     assert!(told.stdout.contains("replicated") && told.stdout.contains(CATALOG), "{}", told.stdout);
+    assert!(!told.stdout.contains("tied to nodes"), "{}", told.stdout);
+    let local = "--node-local-provisioner=linstor.csi.linbit.com";
+    let told = harness::cli(None, ["explain", &subject, "-f", &files, &disk, "--complete", local]).await;
+    assert_eq!(told.code, Some(0), "a warning refuses nothing: {told:?}");
+    assert!(told.stdout.contains("tied to nodes (its provisioner linstor.csi.linbit.com keeps"), "{}", told.stdout);
 }

@@ -65,7 +65,6 @@ const fn stands_in(reason: Reason) -> &'static str {
             "Accepted, Ready; of an entry without an image: an Event on the list"
         }
         R::NameConflict | R::DuplicateClass | R::AccessNotEnforced => "Accepted, Ready",
-        R::CannotRetire => "Ready, WriteRefused; an Event on the golden",
         R::EntryEdited => "EntryEdited",
         R::Unlisted => "Unlisted",
         // Storage, CDI and the golden itself.
