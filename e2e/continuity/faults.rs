@@ -22,17 +22,27 @@ fn through(world: &World, proxy: &ApiProxy) -> Launch {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_fail_at_random_change_nothing_about_the_end() {
+    hurt("hurt", rounds(1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a longer round: make soak"]
+async fn requests_that_fail_at_random_again_and_again_change_nothing_about_the_end() {
+    hurt("much-hurt", rounds(25)).await;
+}
+
+async fn hurt(what: &str, count: usize) {
     let Some(world) = World::enter("").await else { return };
     let proxy = ApiProxy::start(world.cluster.control_plane(), None).await;
     let recorder = Versions::record(world.cluster.admin());
     let mut dice = Dice::new("requests that fail at random");
-    for round in 0..rounds(1) {
-        let names: Vec<_> = (0..4).map(|n| format!("hurt-{round}-{n}")).collect();
+    for round in 0..count {
+        let names: Vec<_> = (0..4).map(|n| format!("{what}-{round}-{n}")).collect();
         let raws: Vec<_> = names.iter().zip(900 + 10 * round as u64..).map(|(name, seed)| world.disk(name, seed)).collect();
         let mark = world.cluster.audit_mark().await;
         proxy.reset();
         proxy.faults(Faults { refused: 80, denied: 40, cut: 30, hung: 3 }, dice.roll(usize::MAX) as u64);
-        let daemon = world.stage.launch("hurt", through(&world, &proxy));
+        let daemon = world.stage.launch(what, through(&world, &proxy));
         // Two by the list, two by hand.
         let entries: Vec<_> =
             names[..2].iter().map(|name| json!({ "name": name, "url": world.url(name), "storageClass": "replicated" })).collect();

@@ -158,7 +158,9 @@ fn other_credentials(draft: &Draft<'_>, fetch: &mut FetchStatus) {
 fn begin(draft: &mut Draft<'_>, fetch: &mut FetchStatus, counts: bool) -> FetchState {
     let settings = draft.settings;
     let longest = settings.terminal_interval.max(settings.not_found_interval).max(settings.backoff.1).max(Backoff::LONGEST_RETRY_AFTER);
-    if let Some(at) = fetch.next_attempt_time.as_ref().and_then(|at| draft.not_before(at, longest)) {
+    if let Some(at) =
+        fetch.next_attempt_time.as_ref().and_then(|at| draft.not_before(at, recorded_wait(fetch).unwrap_or(longest).min(longest)))
+    {
         draft.wake_at(at);
         return failed(draft, fetch);
     }
@@ -187,6 +189,13 @@ fn begin(draft: &mut Draft<'_>, fetch: &mut FetchStatus, counts: bool) -> FetchS
         return failed(draft, fetch);
     }
     FetchState::Working(Reason::Fetching, "The image is being downloaded and verified.".to_owned())
+}
+
+/// How long the next attempt was to wait when the last one failed: both times are of one clock. A record that is further away than that
+/// is of a clock that was ahead.
+fn recorded_wait(fetch: &FetchStatus) -> Option<Duration> {
+    let wait = fetch.next_attempt_time.as_ref()?.0.duration_since(fetch.last_failure.as_ref()?.time.0);
+    Some(Duration::try_from(wait).unwrap_or_default() + Duration::from_secs(1))
 }
 
 fn record_failure(draft: &mut Draft<'_>, fetch: &mut FetchStatus, reason: Reason, message: &str, retry_after: Option<Duration>) {

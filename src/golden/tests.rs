@@ -937,3 +937,28 @@ fn an_import_whose_disk_the_spool_has_not_got_waits_for_the_spool() {
     assert!(!volume.waits_for_the_spool(None, &failed), "an import that nothing comes for ends some time");
     assert!(!copy.waits_for_the_spool(None, &running) && !done.waits_for_the_spool(None, &running));
 }
+
+/// A clock that was ahead by less than the longest of all waits makes no hours of a few seconds.
+#[test]
+fn a_retry_waits_no_longer_than_it_was_to_wait() {
+    let mut observed = http();
+    observed.status = run(&observed).status;
+    let fetch = |failed: i64, next: i64| crate::api::FetchStatus {
+        attempts: 1,
+        next_attempt_time: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::from_second(next).expect("time"))),
+        last_failure: Some(crate::api::LastFailure {
+            reason: "Unavailable".into(),
+            message: "no answer".into(),
+            time: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::from_second(failed).expect("time")),
+        }),
+        ..Default::default()
+    };
+    let second = now().as_second();
+    let fetches = |observed: &Observed| {
+        decide(observed, &Settings::default(), now()).after.iter().any(|action| matches!(action, Action::Fetch { .. }))
+    };
+    observed.status.fetch = Some(fetch(second - 4, second + 6));
+    assert!(!fetches(&observed), "it waits");
+    observed.status.fetch = Some(fetch(second + 5 * 3600, second + 5 * 3600 + 10));
+    assert!(fetches(&observed), "the clock was ahead");
+}
