@@ -161,6 +161,8 @@ pub async fn what_the_leader_does_not_hear_costs_no_golden(cluster: &Cluster, st
     machines(cluster, &tenant).await.patch("held", &PatchParams::default(), &off).await.expect("it goes");
     until_it_goes(cluster, "unfinished-clone").await;
 
+    a_wish_that_is_taken_back_unheard_keeps_its_golden(cluster, &tenant, &proxy).await;
+
     // The question itself is refused: told on the golden, which stays, until it is allowed.
     proxy.forbid(Some(VIRTUAL_MACHINES));
     ask_to_go(cluster, "unasked").await;
@@ -183,6 +185,37 @@ pub async fn what_the_leader_does_not_hear_costs_no_golden(cluster: &Cluster, st
     leader.kill();
     drop(leader);
     release_lease(cluster).await;
+}
+
+/// A retirement is taken back while the leader hears nothing of images: before the mark that has no way back it asks for the wish itself.
+async fn a_wish_that_is_taken_back_unheard_keeps_its_golden(cluster: &Cluster, tenant: &str, proxy: &ApiProxy) {
+    const IMAGE: &str = "unheard-wish";
+    golden(cluster, "wished", "replicated", "1Gi", "Block").await;
+    let of_image = Patch::Merge(json!({ "metadata": { "labels": { marks::IMAGE: IMAGE } } }));
+    claims(cluster).await.patch("wished", &PatchParams::default(), &of_image).await.expect("marked");
+    create(cluster, tenant, &machine("wishes", "wished"), false).await.unwrap_or_else(|refused| panic!("{}", refused.message));
+    let image = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": IMAGE },
+        "spec": { "source": { "http": { "url": "https://e.example/unheard" } }, "suspend": true, "retire": true } });
+    cluster.apply(&image.to_string()).await;
+    until_kept(cluster, "wished").await;
+
+    proxy.hold_watches(Some("/goldenimages?"));
+    let images = cluster.api(&cluster.admin(), "cozystack.io/v1alpha1", "GoldenImage", "").await;
+    let back = Patch::Merge(json!({ "spec": { "retire": false } }));
+    images.patch(IMAGE, &PatchParams::default(), &back).await.expect("taken back");
+    let asked =
+        || proxy.seen().iter().filter(|seen| seen.method == http::Method::GET && seen.path.ends_with("/goldenimages/unheard-wish")).count();
+    let before = asked();
+    machines(cluster, tenant).await.delete("wishes", &DeleteParams::default()).await.expect("a consumer always goes");
+    eventually("the leader asks what is wished", async || if asked() > before { Ok(()) } else { Err("not yet".to_owned()) }).await;
+    proxy.hold_watches(None);
+    until(claims(cluster).await, "wished", "it is as it was", |claim: &DynamicObject| {
+        assert!(claim.metadata.deletion_timestamp.is_none(), "it goes, though nobody wishes that any more");
+        mark_of(claim).is_empty()
+    })
+    .await;
+    images.delete(IMAGE, &DeleteParams::default()).await.expect("deleted");
+    until_gone(images, IMAGE).await;
 }
 
 /// A VirtualMachine that another version of its CRD took, and that clones something of the catalog which nobody can tell: stored before our

@@ -62,6 +62,18 @@ impl Live {
             Some(_) => Err(format!("the CRD {NAME} lacks {}", self.missing.join(", "))),
         }
     }
+
+    /// Whether a replica is ready with it. An older CRD is brought forward by whoever of this release leads, and a rollout lets nobody
+    /// lead before it is ready: to wait for the CRD would be to wait for itself. `is_upgraded`: whether a leader does that.
+    ///
+    /// # Errors
+    /// As for [`Self::usable`].
+    pub fn ready(&self, is_upgraded: bool) -> Result<(), String> {
+        match self.upgrade {
+            Some(Upgrade::Forward) if is_upgraded => Ok(()),
+            _ => self.usable(),
+        }
+    }
 }
 
 /// The CRD as the API server sends it. Untyped: what this release does not know of CRDs is compared too.
@@ -309,6 +321,13 @@ mod tests {
         assert_eq!((told(), known().and_then(|live| live.upgrade)), (Some(Ok(())), Some(Upgrade::Same)));
         // During a term: an older one by hand, one that cannot be read, ours again, and none.
         teller.apply(definition(Some("suspend")));
+        let ready = |is_upgraded| known().map(|live: Live| live.ready(is_upgraded).is_ok());
+        let is_forward = known().is_some_and(|live| live.upgrade == Some(Upgrade::Forward));
+        assert_eq!(
+            (ready(false), ready(true)),
+            (Some(false), Some(is_forward)),
+            "who waits for a leader of its own release would wait for itself"
+        );
         assert_eq!(told(), Some(Err(format!("the CRD {NAME} lacks spec.suspend"))));
         odd(&mut teller);
         assert!(told().is_some_and(|told| told.is_err()));

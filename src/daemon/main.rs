@@ -206,8 +206,8 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         move || cluster.unknown().map_or(Ok(()), |kind| Err(format!("{kind} are not synced yet")))
     });
     health.add(Probe::Ready, "CRD", {
-        let crd = crd.clone();
-        move || crd.borrow().as_ref().map_or_else(|| Err("our CRD is not seen yet".to_owned()), crd::Live::usable)
+        let (crd, is_upgraded) = (crd.clone(), settings.crd_upgrade);
+        move || crd.borrow().as_ref().map_or_else(|| Err("our CRD is not seen yet".to_owned()), |live| live.ready(is_upgraded))
     });
     let failed = supervisor.failed();
     health.add(Probe::Live, "tasks", move || failed.get().map_or(Ok(()), |why| Err(why.clone())));

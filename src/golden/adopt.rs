@@ -255,13 +255,25 @@ pub(super) fn restored(
     view: &ObservedTarget,
     status: &mut TargetStatus,
 ) -> Option<TargetState> {
+    let is_meant = view.golden.stranger.as_ref().is_some_and(|found| found.consent == Consent::OfThisClaim);
+    let is_unbound = |claim: &&ClaimView| claim.ours && !claim.bound && !claim.lost && !claim.terminating;
+    if let Some(claim) = view.golden.claim.as_ref().filter(is_unbound).filter(|_| is_meant) {
+        let message = format!(
+            "The PVC {golden} ({}) is taken over when it is bound to its volume; in a class that binds at the first consumer a pod must use it once.",
+            claim.uid
+        );
+        return Some(TargetState::trouble(Reason::GoldenReplaced, message));
+    }
     let claim = whole_and_meant(&view.golden)?;
     Some(take(draft, golden, view, claim, status))
 }
 
 /// The claim with our mark that a person wants taken over as it is, where it can be.
 fn whole_and_meant(view: &GoldenView) -> Option<&ClaimView> {
-    let claim = view.claim.as_ref().filter(|claim| claim.ours && claim.bound && !claim.lost && !claim.terminating)?;
+    // One without any mark is nobody else's golden: who names it by its own UID means it.
+    let is_marked = view.stranger.as_ref().is_none_or(|found| found.is_marked);
+    let is_open = |claim: &ClaimView| claim.ours || !is_marked || view.volume.as_ref().is_some_and(|volume| volume.ours);
+    let claim = view.claim.as_ref().filter(|claim| is_open(claim) && claim.bound && !claim.lost && !claim.terminating)?;
     let volume = view.volume.as_ref().filter(|volume| claim.heeds(volume));
     let whole = volume.is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating);
     let is_meant = view.stranger.as_ref().is_some_and(|found| found.consent == Consent::OfThisClaim);

@@ -215,7 +215,13 @@ fn told_before(status: &TargetStatus, volume: &DataVolumeView, view: &ObservedTa
     let reason: Reason = ready.reason.parse().ok()?;
     let never_came = matches!(reason, Reason::ImporterNotConnected | Reason::ImporterTLSFailed) && !view.golden.importer.connected;
     let stays = never_came || reason == Reason::ImportFailed;
-    stays.then(|| (reason, ready.message.trim_end_matches(reason.remedy()).trim_end().to_owned()))
+    // What is said of spent attempts is added to the failure anew each time (`spent`).
+    let told = ready.message.trim_end_matches(reason.remedy()).trim_end();
+    let failure = match told.split_once(" attempts are spent.") {
+        Some((before, _)) => before.rsplit_once(' ').map_or("", |(failure, _)| failure),
+        None => told,
+    };
+    stays.then(|| (reason, failure.to_owned()))
 }
 
 /// R26 for our own copy: CDI waits, and says nothing on the DataVolume, while a pod can write to the source.

@@ -200,7 +200,9 @@ impl DataVolumeView {
     pub fn waits_for_the_spool(&self, spooled: Option<&SpooledView>, fetch: &FetchView) -> bool {
         let wanted = self.disk_digest.as_ref().filter(|_| self.copies.is_none() && self.phase != "Succeeded");
         let has_it = spooled.map(|spooled| spooled.disk_digest.to_string());
-        wanted.is_some() && wanted != has_it.as_ref() && !matches!(fetch, FetchView::Failed { .. })
+        // Another disk in the spool is upstream's answer: only one that is being fetched now is waited for beside it.
+        let may_come = has_it.is_none() || matches!(fetch, FetchView::Running { .. });
+        wanted.is_some() && wanted != has_it.as_ref() && may_come && !matches!(fetch, FetchView::Failed { .. })
     }
 }
 

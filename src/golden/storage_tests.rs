@@ -1,5 +1,6 @@
 //! Several classes, sizes, quotas and remarks, told as decisions.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::{
@@ -7,7 +8,7 @@ use super::{
     tests::{claim, class, disk, http, later, made, observed, ready, reason, run, spooled, volume},
 };
 use crate::{
-    api::{ConditionType, find_condition, is_true},
+    api::{ConditionType, LastFailure, find_condition, is_true},
     catalog::Listing,
     model::VolumeMode,
     rules::{CdiCondition, Reason, Told, provenance::Consent, quota::Quota},
@@ -353,6 +354,28 @@ fn a_crash_loop_is_one_trouble_and_not_two_states_that_alternate() {
     // Further than ever: it goes its way.
     observed.targets[0].golden.volume = Some(DataVolumeView { percent: Some(30), ..again });
     assert_eq!(reason(&run(&observed)), "Importing");
+}
+
+/// What is said of spent attempts is no part of what failed: a crash-looping slow retry does not add it again each time.
+#[test]
+fn r9_a_crash_loop_after_spent_attempts_says_so_once() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    observed.status.targets[0].attempts = Settings::default().import_attempts + 1;
+    observed.status.targets[0].last_failure =
+        Some(LastFailure { reason: "ImportFailed".into(), message: "The import failed before.".into(), time: Time(later(0)) });
+    observed.targets[0].golden.importer.connected = true;
+    let failing = CdiCondition { status: Some(false), reason: "Error".into(), message: "boom".into() };
+    observed.targets[0].golden.volume = Some(DataVolumeView { restarts: 1, running: failing, ..volume("ImportInProgress") });
+    observed.status = run(&observed).status;
+    let running = CdiCondition { status: Some(true), reason: "Pod is running".into(), message: String::new() };
+    observed.targets[0].golden.volume = Some(DataVolumeView { restarts: 1, running, percent: Some(4), ..volume("ImportInProgress") });
+    let first = run(&observed);
+    observed.status = first.status.clone();
+    let again = run(&observed);
+    assert_eq!(again.status.targets, first.status.targets);
+    assert_eq!(ready(&again).2.matches("attempts are spent").count(), 1, "{again:?}");
 }
 
 #[test]

@@ -278,7 +278,8 @@ fn made(draft: &mut Draft<'_>, golden: &GoldenName, uid: String, view: &Observed
             }
         };
     };
-    let refills = |volume: &DataVolumeView| volume.ours && volume.phase != "Succeeded" && claim.controller.as_ref() == Some(&volume.uid);
+    // Whatever its phase: CDI says `Succeeded` of it for some seconds yet.
+    let refills = |volume: &DataVolumeView| volume.ours && claim.controller.as_ref() == Some(&volume.uid);
     if claim.uid != uid && !claim.bound && !claim.terminating && volume.as_ref().is_some_and(refills) {
         let message = format!("The PVC {golden} is gone although its DataVolume is there, for which CDI has made an empty one.");
         return Some(TargetState::trouble(Reason::GoldenMissing, message));

@@ -259,11 +259,12 @@ impl Term {
     async fn spooled(&self, identity: &Identity, uid: &str, is_made: bool) -> Result<Option<SpooledView>, ActError> {
         let (store, wanted) = (self.shared.store.clone(), identity.clone());
         let look = async {
-            let place = LOOKS.acquire().await;
+            // Looks that hang hold all the places: one more would only wait as they do.
+            let place = LOOKS.try_acquire().ok()?;
             // The place is free when the volume has answered, not when nobody waits for it any more.
-            tokio::task::spawn_blocking(move || (place, store.find(&wanted)).1).await
+            Some(tokio::task::spawn_blocking(move || (place, store.find(&wanted)).1).await)
         };
-        let Ok(found) = tokio::time::timeout(VOLUME_PATIENCE, look).await else {
+        let Ok(Some(found)) = tokio::time::timeout(VOLUME_PATIENCE, look).await else {
             let kept = self.memory.with(uid, |image| image.spooled.clone().filter(|_| is_made || image.disk.is_some()));
             return if kept.is_some() || is_made { Ok(kept) } else { Err(ActError::SpoolSlow) };
         };

@@ -2,8 +2,9 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use kube::ResourceExt as _;
+use kube::{Api, Client, ResourceExt as _};
 
+use super::marks::Refused;
 use crate::{
     api::{DeletionPolicy, GoldenImage, TargetStatus},
     daemon::controller::Shared,
@@ -51,6 +52,11 @@ impl Candidate {
         recorded().or_else(marked)?.parse().ok()
     }
 
+    /// Whether the last mark is on one of its objects: from there on there is no way back.
+    pub fn is_retired(&self) -> bool {
+        facts::fence(&self.claim) == Fence::Retired || self.volume_fence() == Some(Fence::Retired)
+    }
+
     pub fn volume_fence(&self) -> Option<Fence> {
         self.volume.as_ref().map(|volume| Fence::of(&texts(volume.metadata.annotations.as_ref())))
     }
@@ -77,12 +83,7 @@ pub(super) fn candidates(shared: &Shared) -> Option<Vec<Candidate>> {
         // By record, else by the golden's mark: an image made again has none on record until it has adopted.
         let image = of_golden.get(name.as_str()).map(|image| Arc::clone(image)).or_else(|| cluster.images.get("", marked?));
         let volume = cluster.volumes.get(catalog, &name);
-        let stands = |record: &TargetStatus| {
-            let golden = record.golden.as_deref().unwrap_or_default();
-            let (claim, volume) = (cluster.claims.get(catalog, golden), cluster.volumes.get(catalog, golden));
-            unreadable(cluster, catalog, golden, None).is_none() && can_stand_in(record, claim.as_deref(), volume.as_deref())
-        };
-        let is_leaving = image.as_deref().is_some_and(|image| !is_to_go(image) && place(image, &name, stands) == Place::Leaving);
+        let is_leaving = image.as_deref().is_some_and(|image| is_leaving(shared, image, &name));
         let of = image.as_ref().map(|image| image.name_any()).or_else(|| marked.map(str::to_owned));
         let odd = unreadable(cluster, catalog, &name, of.as_deref());
         Candidate { volume, wish: wish(&claim, image.as_deref(), is_leaving), is_leaving, image, odd, claim }
@@ -91,6 +92,35 @@ pub(super) fn candidates(shared: &Shared) -> Option<Vec<Candidate>> {
         facts::fence(&candidate.claim) == Fence::Open && candidate.volume_fence().is_none_or(|fence| fence == Fence::Open)
     };
     Some(candidates.filter(|candidate| candidate.wish != Wish::Keep || !is_open(candidate)).collect())
+}
+
+/// Whether the golden's own target was taken out, and another golden can stand in.
+fn is_leaving(shared: &Shared, image: &GoldenImage, golden: &str) -> bool {
+    let (cluster, catalog) = (&shared.cluster, shared.catalog.as_str());
+    let stands = |record: &TargetStatus| {
+        let golden = record.golden.as_deref().unwrap_or_default();
+        let (claim, volume) = (cluster.claims.get(catalog, golden), cluster.volumes.get(catalog, golden));
+        unreadable(cluster, catalog, golden, None).is_none() && can_stand_in(record, claim.as_deref(), volume.as_deref())
+    };
+    !is_to_go(image) && place(image, golden, stands) == Place::Leaving
+}
+
+/// Whether a golden is to go by the API server's own word, which is asked right before the mark that has no way back: a watch that hears
+/// nothing is believed for minutes. By the image's UID: one that was made again under the name wished for nothing. What the claim itself
+/// wishes needs no look, because the mark lands only on the version that was decided on.
+///
+/// # Errors
+/// Where the API server does not say.
+pub(super) async fn is_wished_still(shared: &Shared, client: &Client, candidate: &Candidate) -> Result<bool, Refused> {
+    let marked = || texts(candidate.claim.metadata.labels.as_ref()).get(marks::IMAGE).cloned();
+    let Some(name) = candidate.image.as_ref().map(|image| image.name_any()).or_else(marked) else { return Ok(true) };
+    let live = Api::<GoldenImage>::all(client.clone()).get_opt(&name).await;
+    let live = live.map_err(|error| Refused { what: format!("a look at GoldenImage {name}"), error })?;
+    if live.as_ref().and_then(|image| image.uid()) != candidate.image.as_ref().and_then(|image| image.uid()) {
+        return Ok(false);
+    }
+    let is_leaving = live.as_ref().is_some_and(|image| is_leaving(shared, image, &candidate.name()));
+    Ok(wish(&candidate.claim, live.as_ref(), is_leaving) == candidate.wish)
 }
 
 /// Which object of a golden is there and cannot be read, if one is: claim, DataVolume, or the GoldenImage of this name. What was read of

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    candidates::{Candidate, candidates},
+    candidates::{Candidate, candidates, is_wished_still},
     marks::Refused,
     tried::Tried,
 };
@@ -63,6 +63,8 @@ struct Memory {
     told: BTreeSet<String>,
     /// Writes that failed.
     tried: HashMap<String, Tried>,
+    /// What was wished of each in the last round.
+    wished: HashMap<String, Wish>,
     /// The question to the API server who needs goldens, which is asked once for all.
     question: Tried,
 }
@@ -83,6 +85,7 @@ impl Memory {
         self.asked.retain(|uid, _| present.contains(uid));
         self.told.retain(|uid| present.contains(uid));
         self.tried.retain(|uid, _| present.contains(uid));
+        self.wished.retain(|uid, _| present.contains(uid));
     }
 }
 
@@ -143,6 +146,10 @@ async fn round(shared: &Shared, client: &Client, memory: &mut Memory) -> kube::R
     forget_troubles(shared, &seen.iter().map(Candidate::name).collect());
     let (mut steps, mut to_ask) = (Vec::new(), Vec::new());
     for candidate in &seen {
+        // What another wish was refused says nothing of this one.
+        if memory.wished.insert(candidate.uid(), candidate.wish.clone()).is_some_and(|before| before != candidate.wish) {
+            memory.tried.remove(&candidate.uid());
+        }
         match next(shared, candidate, memory) {
             // What the answer was for was refused the last time: not asked again before that is tried again.
             Step::Ask => match memory.tried.get(&candidate.uid()).and_then(|tried| tried.left(Instant::now())) {
@@ -240,12 +247,22 @@ async fn go(shared: &Shared, client: &Client, candidate: &Candidate, step: Step,
     if let Some(left) = memory.tried.get(&uid).and_then(|tried| tried.left(Instant::now())) {
         return Ok(Step::Wait(left));
     }
-    match act(shared, client, candidate, &step, memory).await {
-        Ok(is_done) => {
+    let is_last = matches!(step, Step::Mark(Fence::Retired)) && !candidate.is_retired();
+    let outcome = match is_last {
+        true => match is_wished_still(shared, client, candidate).await {
+            Ok(true) => act(shared, client, candidate, &step, memory).await,
+            other => other,
+        },
+        false => act(shared, client, candidate, &step, memory).await,
+    };
+    match outcome {
+        Ok(true) => {
             memory.tried.remove(&uid);
             say(shared, candidate, None);
-            Ok(if is_done { step } else { Step::Wait(AGAIN) })
+            Ok(step)
         }
+        // It is not as it was decided on: the watch is behind, for minutes at worst. Not everything is asked again each second meanwhile.
+        Ok(false) => Ok(Step::Wait(memory.tried.entry(uid).or_default().failed(Instant::now()))),
         Err(Refused { error, .. }) if is_lost(&error) => Err(error),
         Err(Refused { what, error }) => {
             let tried = memory.tried.entry(uid).or_default();
