@@ -11,6 +11,7 @@ use crate::{
     model::{DiskSize, GoldenName, VolumeMode},
     rules::{
         class::Shape,
+        pods::PodFacts,
         quota::{Begun, Held, Need},
         size::Volume,
     },
@@ -87,9 +88,8 @@ fn held(cluster: &Cluster, catalog: &str, golden: &str) -> Held {
         claims.push((spec.storage_class_name.clone().unwrap_or_default(), bytes));
     }
     let pods = cluster.pods.all();
-    let has_pod = pods
-        .iter()
-        .any(|pod| pod.namespace == catalog && !pod.has_ended && pod.volumes.iter().any(|volume| names.contains(&volume.claim)));
+    let works = |pod: &PodFacts| pod.volumes.iter().any(|volume| names.contains(&volume.claim));
+    let has_pod = pods.iter().any(|pod| pod.namespace == catalog && !pod.has_ended && works(pod));
     Held { claims, has_pod, has_volume }
 }
 

@@ -1,7 +1,7 @@
 //! Who may begin now: fetches and imports in their turn (R11), and no import into room that another one needs (R10).
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{MutexGuard, PoisonError},
 };
 
@@ -29,19 +29,30 @@ impl Term {
     /// see the same room would both take it.
     pub(super) fn decide_in_turn(&self, observed: &mut Observed, uid: &str, created: Timestamp, now: Timestamp) -> Decision {
         let (cluster, catalog) = (&self.shared.cluster, &self.shared.catalog);
+        // Our own last write may be newer than the store.
+        let views = observed.targets.iter().chain(observed.leaving.iter().map(|leaving| &leaving.target));
+        let standing: BTreeSet<GoldenName> =
+            views.filter(|view| view.golden.volume.is_some()).filter_map(|view| view.name.clone()).collect();
+        let stands = |golden: &GoldenName| standing.contains(golden) || cluster.volumes.get(catalog, golden.as_str()).is_some();
         let mut reserved = self.reserved();
         let former = reserved.get(uid).cloned().unwrap_or_default();
-        let known = begun::needs(cluster, catalog, &observed.status, &former, |_| false);
+        let mut known = begun::needs(cluster, catalog, &observed.status, &former, |_| false);
+        known.retain(|golden, _| former.contains_key(golden) || stands(golden));
         if observed.targets.iter().any(|target| !target.quotas.is_empty()) {
             let others = reserved.iter().filter(|(other, _)| other.as_str() != uid).flat_map(|(_, needs)| needs);
             observed.begun = begun::seen(cluster, catalog, others.chain(&known));
         }
         let decision = self.with_turns(observed, uid, created, now);
-        let is_copy = |golden: &GoldenName| {
-            let copies = |action: &Action| matches!(action, Action::CreateVolume(order) if order.copies.is_some() && order.golden == *golden);
-            decision.after.iter().any(copies)
+        // Whether it is to be made now, and as a copy.
+        let ordered = |golden: &GoldenName| {
+            decision.after.iter().find_map(|action| match action {
+                Action::CreateVolume(order) if order.golden == *golden => Some(order.copies.is_some()),
+                _ => None,
+            })
         };
-        let kept = begun::needs(cluster, catalog, &decision.status, &known, is_copy);
+        let mut kept = begun::needs(cluster, catalog, &decision.status, &known, |golden| ordered(golden) == Some(true));
+        // One that was begun and stands still before anything is there, as while its image is suspended, keeps no room from others.
+        kept.retain(|golden, _| stands(golden) || ordered(golden).is_some());
         let has_ended = former.keys().any(|golden| !kept.contains_key(golden));
         match kept.is_empty() {
             true => reserved.remove(uid),
