@@ -3,6 +3,7 @@
 mod apply;
 mod observe;
 mod secret;
+mod turn;
 mod work;
 
 use apply::Before;
@@ -28,7 +29,7 @@ use super::{
 use crate::{
     api::{GoldenImage, GoldenImageStatus},
     catalog::Listing,
-    golden::{self, FetchView, Pacer, Permits, Queue, Turn, decide},
+    golden::{self, Pacer, Queue, Turn, decide},
     intake::Intake,
     model::{Digest, GoldenName},
     rules::Reason,
@@ -97,6 +98,7 @@ pub struct Term {
     memory: Memory,
     jobs: Jobs,
     pacers: Mutex<Pacers>,
+    reserved: Mutex<turn::Reserved>,
     names: Mutex<BTreeMap<String, String>>,
 }
 
@@ -113,7 +115,16 @@ impl Term {
         let (fetches, imports) = shared.limits;
         let pacers = Pacers { fetch: Pacer::new(fetches), import: Pacer::new(imports) };
         let registry = hands.registry.clone();
-        Arc::new(Self { shared, hands, registry, memory: Memory::default(), jobs, pacers: Mutex::new(pacers), names: Mutex::default() })
+        Arc::new(Self {
+            shared,
+            hands,
+            registry,
+            memory: Memory::default(),
+            jobs,
+            pacers: Mutex::new(pacers),
+            reserved: Mutex::default(),
+            names: Mutex::default(),
+        })
     }
 
     fn pacers(&self) -> MutexGuard<'_, Pacers> {
@@ -177,8 +188,8 @@ impl Term {
         }
     }
 
-    /// Holds the turns of imports that the former term began, before any image asks for one: those of images that are looked at later
-    /// count too.
+    /// Holds the turns and the room of imports that the former term began, before any image asks for any: those of images that are looked
+    /// at later count too.
     fn hold_begun(&self, name: &str) {
         let Some(object) = self.shared.cluster.images.get("", name) else { return };
         let (Some(uid), Some(status)) = (object.uid(), &object.status) else { return };
@@ -190,6 +201,7 @@ impl Term {
         self.names.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), uid.clone());
         let failures = begun().map(|target| target.attempts).max().unwrap_or_default();
         let created = object.creation_timestamp().map_or_else(Timestamp::now, |at| at.0);
+        self.keep_room(&uid, status);
         self.pacers().import.ask(&uid, Turn { failures, created }, count, count);
     }
 
@@ -259,9 +271,12 @@ impl Term {
             self.registry.revoke(&grant);
         }
         self.memory.forget(uid);
-        let mut pacers = self.pacers();
-        pacers.fetch.forget(uid);
-        pacers.import.forget(uid);
+        {
+            let mut pacers = self.pacers();
+            pacers.fetch.forget(uid);
+            pacers.import.forget(uid);
+        }
+        self.give_room_back(uid);
     }
 
     /// Observe, decide, act. Gives whether anything was done.
@@ -269,31 +284,7 @@ impl Term {
         let now = Timestamp::now();
         let created = object.creation_timestamp().map_or(now, |at| at.0);
         let mut observed = self.observe(object, uid, now).await?;
-        let running = observed.targets.iter().filter(|target| is_importing(target, &observed.status)).count();
-        // Of a target that was taken out nothing begins any more; what runs is in storage's way all the same.
-        let of_leaving = observed.leaving.iter().filter(|leaving| is_importing(&leaving.target, &observed.status)).count();
-        let fetching = matches!(observed.fetch, FetchView::Running { .. });
-        let mut decision = decide(&observed, &self.shared.settings, now);
-        // Turns are asked for with what was wanted without one; with the turn the decision is made again.
-        for _ in 0..2 {
-            let permits = {
-                let mut pacers = self.pacers();
-                let wants = decision.wants;
-                let turn = |failures| Turn { failures, created };
-                Permits {
-                    fetch: pacers.fetch.ask(uid, turn(wants.fetch_failures), usize::from(wants.fetch), usize::from(fetching)) > 0,
-                    imports: pacers
-                        .import
-                        .ask(uid, turn(wants.import_failures), wants.imports + of_leaving, running + of_leaving)
-                        .saturating_sub(of_leaving),
-                }
-            };
-            if permits == observed.permits {
-                break;
-            }
-            observed.permits = permits;
-            decision = decide(&observed, &self.shared.settings, now);
-        }
+        let mut decision = self.decide_in_turn(&mut observed, uid, created, now);
         self.wake_waiting();
         // What is refused here is told, kept in mind by the decision that is made again, and tried again; the rest goes on.
         let refused = match self.before(object, uid, &observed, &decision).await? {

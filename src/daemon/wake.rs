@@ -70,13 +70,21 @@ fn all_images(cluster: &Cluster) -> Vec<String> {
     cluster.images.all().iter().map(|image| image.name_any()).collect()
 }
 
-/// The images with a target that a ResourceQuota keeps waiting. Its use changes with every claim, so nobody else is woken.
-fn waiting_for_quota(cluster: &Cluster) -> Vec<String> {
+/// The images with a target that a ResourceQuota keeps waiting, those first that have failed least, then the oldest (R11). Its use changes
+/// with every claim, so nobody else is woken.
+pub(super) fn waiting_for_quota(cluster: &Cluster) -> Vec<String> {
     let waits = |image: &&Arc<GoldenImage>| {
         let targets = image.status.iter().flat_map(|status| &status.targets);
         targets.flat_map(|target| &target.conditions).any(|condition| condition.reason == Reason::QuotaExceeded.as_str())
     };
-    cluster.images.all().iter().filter(waits).map(|image| image.name_any()).collect()
+    let turn = |image: &Arc<GoldenImage>| {
+        let targets = image.status.iter().flat_map(|status| &status.targets);
+        (targets.map(|target| target.attempts).max(), image.creation_timestamp().map(|at| at.0))
+    };
+    let images = cluster.images.all();
+    let mut waiting: Vec<_> = images.iter().filter(waits).map(|image| (turn(image), image.name_any())).collect();
+    waiting.sort_unstable();
+    waiting.into_iter().map(|(_, name)| name).collect()
 }
 
 /// Looks at images again when their importer was seen, or a disk came or went.

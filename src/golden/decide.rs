@@ -9,7 +9,7 @@ use crate::{
     api::{GoldenImageStatus, OperatingSystemStatus, VirtualMachineDefaultsSpec},
     catalog::Listing,
     model::{ClassName, Digest, DiskSize, GoldenName, Identity, Image, SchematicId, VirtualMachineDefaults, VolumeMode},
-    rules::{Reason, access, duplicate_message},
+    rules::{Reason, access, duplicate_message, quota::Begun},
 };
 
 /// What is to be done for one image.
@@ -185,6 +185,8 @@ pub(super) struct Draft<'a> {
     pub after: Vec<Action>,
     pub wake: Option<Timestamp>,
     pub wants: Wants,
+    /// The imports under way, with those that this decision begins.
+    pub begun: Vec<Begun>,
 }
 
 impl Draft<'_> {
@@ -337,6 +339,7 @@ fn begin<'a>(observed: &'a Observed, settings: &'a Settings, image: &'a Image, n
         after: Vec::new(),
         wake: None,
         wants: Wants::default(),
+        begun: observed.begun.clone(),
     }
 }
 

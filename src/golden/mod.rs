@@ -6,6 +6,7 @@
 mod adopt;
 #[cfg(test)]
 mod adopt_tests;
+pub mod begun;
 mod decide;
 mod fetch;
 mod import;

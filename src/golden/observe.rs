@@ -61,7 +61,7 @@ impl Storage {
 }
 
 /// The name of CDI's one CDIConfig.
-const CDI_CONFIG: &str = "config";
+pub(super) const CDI_CONFIG: &str = "config";
 
 /// The cluster's StorageClasses as rules read them.
 pub fn classes(cluster: &Cluster) -> Classes {

@@ -13,7 +13,7 @@ use crate::{
         adopt::Stranger,
         modes::ClaimProperties,
         provenance::{ClaimSays, Provenance, VolumeSays, provenance},
-        quota::Quota,
+        quota::{Begun, Quota},
         size::Overheads,
     },
 };
@@ -98,6 +98,8 @@ pub struct Observed {
     pub usage: super::UsageView,
     /// What may be started now (R11).
     pub permits: Permits,
+    /// The imports under way, of this image and of all others, where a quota of the catalog namespace bounds them (R10).
+    pub begun: Vec<Begun>,
     /// Whether its goldens are to go (R23).
     pub retirement: super::Retirement,
     /// Why the API server, when last asked, did not take a write on the object itself (R10).

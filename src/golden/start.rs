@@ -14,7 +14,7 @@ use crate::{
         Reason,
         class::Shape,
         modes::{Modes, choose_modes},
-        quota::{Need, shortage},
+        quota::{Begun, Held, Need, shortage},
         size::{SizeTooSmall, Volume, copy_size, golden_size},
     },
 };
@@ -88,12 +88,12 @@ pub(super) fn start(
         return with_disk(failed_before(status, draft.settings.import_attempts));
     }
     // Seen before it is begun, it costs no attempt and no turn; CDI would end in the same quota half-way.
-    if status.started_time.is_none() {
-        let scratch_class = copies.is_none().then_some(class.scratch_class.as_str());
-        let need = Need { class: class.name.as_str(), scratch_class, claim: volume.requested(size, Shape::Storage) };
-        if let Some(shortage) = shortage(need, &view.quotas) {
-            return with_disk(TargetState::trouble(Reason::QuotaExceeded, shortage));
-        }
+    let scratch_class = copies.is_none().then(|| class.scratch_class.clone());
+    let need = Need { class: class.name.to_string(), scratch_class, claim: volume.requested(size, Shape::Storage) };
+    if status.started_time.is_none()
+        && let Some(shortage) = shortage(&need, &view.quotas, &draft.begun)
+    {
+        return with_disk(TargetState::trouble(Reason::QuotaExceeded, shortage));
     }
     draft.wants.imports += 1;
     draft.wants.import_failures = draft.wants.import_failures.max(status.attempts);
@@ -107,6 +107,8 @@ pub(super) fn start(
         status.attempts = counted.saturating_add(1);
         status.started_time = Some(draft.now());
         status.progress_time = Some(draft.now());
+        // The image's further targets find that much less.
+        draft.begun.push(Begun { need, held: Held::default() });
     }
     status.next_attempt_time = None;
     status.progress_percent = Some(0);

@@ -11,7 +11,11 @@ use crate::{
     api::{ConditionType, LastFailure, find_condition, is_true},
     catalog::Listing,
     model::VolumeMode,
-    rules::{CdiCondition, Reason, Told, provenance::Consent, quota::Quota},
+    rules::{
+        CdiCondition, Reason, Told,
+        provenance::Consent,
+        quota::{Begun, Held, Need, Quota},
+    },
 };
 
 /// A Ready golden of 4097Mi in `replicated`, and a further target for `local`; the spool has let the artifact go.
@@ -165,6 +169,33 @@ fn a_quota_in_the_way_is_named_before_anything_is_begun() {
     observed.status = run(&observed).status;
     observed.targets[0].quotas = vec![Quota { name: "small".into(), hard: [("pods".to_owned(), 0)].into(), used: [].into() }];
     assert!(order(&run(&observed)).is_some());
+}
+
+/// B04: what another import that has begun is still to take is no room for this one, nor is what a target takes room for the next.
+#[test]
+fn the_room_of_an_import_under_way_is_no_room_for_another() {
+    let quota = |claims| Quota { name: "small".into(), hard: [("persistentvolumeclaims".to_owned(), claims)].into(), used: [].into() };
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.targets[0].quotas = vec![quota(5)];
+    let need = Need { class: "replicated".into(), scratch_class: Some("replicated".into()), claim: "4Gi".parse().expect("size") };
+    observed.begun = vec![Begun { need, held: Held::default() }];
+    let decision = run(&observed);
+    assert_eq!((reason(&decision).as_str(), decision.wants.imports, order(&decision)), ("QuotaExceeded", 0, None));
+    assert!(ready(&decision).2.contains("3 is used or kept for other imports under way"), "{decision:?}");
+    observed.begun.clear();
+    assert!(order(&run(&observed)).is_some());
+
+    let mut observed = super::tests::observed(json!({
+        "source": { "http": { "url": "https://e.example/a.qcow2" } }, "storage": { "targets": [{}, { "storageClassName": "local" }] },
+    }));
+    observed.spooled = Some(spooled());
+    observed.targets[1].class = class("local");
+    for (claims, begun) in [(5, 1), (6, 2)] {
+        observed.targets.iter_mut().for_each(|target| target.quotas = vec![quota(claims)]);
+        let orders = run(&observed).after.iter().filter(|action| matches!(action, Action::CreateVolume(_))).count();
+        assert_eq!(orders, begun, "{claims}");
+    }
 }
 
 #[test]

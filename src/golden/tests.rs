@@ -72,6 +72,7 @@ pub(super) fn observed(spec: Value) -> Observed {
         retirement: Retirement::default(),
         refused: None,
         permits: Permits { fetch: true, imports: 8 },
+        begun: Vec::new(),
     }
 }
 

@@ -97,6 +97,7 @@ impl Term {
             },
             usage: self.shared.usage.view(&self.shared, object),
             permits: Permits::default(),
+            begun: Vec::new(),
             retirement: self.retirement(object, &targets),
             refused: self.memory.with(uid, |image| image.refused.clone()),
             image: parsed,
