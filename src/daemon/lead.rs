@@ -65,7 +65,8 @@ impl Leader {
             tracing::info!(epoch = claim.epoch(), "leading");
             let term = stop.child_token();
             let outcome = {
-                let mut lead = std::pin::pin!(self.lead(&claim, &listener, term.clone()));
+                // On the heap, as all that it does: one future of all of it would be larger than a thread's stack is safe for.
+                let mut lead = Box::pin(self.lead(&claim, &listener, term.clone()));
                 // Ended, not dropped: its loops put in order what they leave, and its server lets go of importers.
                 let longest = tokio::select! {
                     outcome = &mut lead => Err(outcome),
@@ -94,7 +95,7 @@ impl Leader {
         let writer = client::writer(&self.config, claim)?;
         let upgrade = async {
             if self.crd_upgrade {
-                crd::keep(writer.clone(), self.crd.clone(), stop.clone()).await;
+                Box::pin(crd::keep(writer.clone(), self.crd.clone(), stop.clone())).await;
             }
             std::future::pending::<()>().await;
         };
@@ -103,7 +104,7 @@ impl Leader {
                 tokio::select! { () = stop.cancelled() => return Ok(()), () = self.crd_is_usable(&writer) => {} }
                 let part = stop.child_token();
                 let outcome = tokio::select! {
-                    outcome = self.work(writer.clone(), listener, part.clone()) => Some(outcome),
+                    outcome = Box::pin(self.work(writer.clone(), listener, part.clone())) => Some(outcome),
                     // As at the start: what is written now would be stored without the fields that are missing.
                     _ = crd::lost(self.crd.clone()) => None,
                 };
@@ -155,22 +156,23 @@ impl Leader {
         let settings = spool::server::Settings { hold: self.hold, grace: SENDING, ..spool::server::Settings::default() };
         let tls = certs::server_config(Arc::clone(&self.resolver), &["http/1.1"]).map_err(|error| Fatal::Other(error.to_string()))?;
         let listener = listener.try_clone().map_err(|error| Fatal::Listen(self.arguments.spool_listen, error))?;
-        let server = spool::server::serve(listener, tls, registry.clone(), self.store.clone(), settings, stop.clone());
-        let wake = wake::on_spool(&registry, &self.store, Arc::clone(&self.shared), stop.clone());
-        let endpoints = endpoints::keep(writer.clone(), &self.arguments, stop.clone());
-        let consumers = consumers::run(Arc::clone(&self.shared), writer.clone(), stop.clone());
-        let fence = fence::keep(Arc::clone(&self.shared), writer.clone(), stop.clone());
-        let left = left::keep(Arc::clone(&self.shared), writer.clone(), stop.clone());
-        let webhooks = async {
+        let server = Box::pin(spool::server::serve(listener, tls, registry.clone(), self.store.clone(), settings, stop.clone()));
+        let wake = Box::pin(wake::on_spool(&registry, &self.store, Arc::clone(&self.shared), stop.clone()));
+        let endpoints = Box::pin(endpoints::keep(writer.clone(), &self.arguments, stop.clone()));
+        let consumers = Box::pin(consumers::run(Arc::clone(&self.shared), writer.clone(), stop.clone()));
+        let fence = Box::pin(fence::keep(Arc::clone(&self.shared), writer.clone(), stop.clone()));
+        let left = Box::pin(left::keep(Arc::clone(&self.shared), writer.clone(), stop.clone()));
+        let webhooks = Box::pin(async {
             // With admission off the chart renders no configurations, and gives no right to ask for them.
             if self.shared.settings.access_is_enforced {
                 webhooks::keep(writer.clone(), &self.arguments.namespace, Arc::clone(&self.webhook), stop.clone()).await;
             }
-        };
-        let listing = list::run(Arc::clone(&self.shared), writer.clone(), Arc::clone(&self.list_changed), stop.clone());
+        });
+        let listing = Box::pin(list::run(Arc::clone(&self.shared), writer.clone(), Arc::clone(&self.list_changed), stop.clone()));
         let server = async { server.await.map_err(|error| Fatal::Other(format!("the spool's server: {error}"))) };
         let loops = async {
-            let loops = async { tokio::join!(endpoints, term.run(stop.clone()), listing, wake, consumers, webhooks, fence, left) };
+            let loops =
+                async { tokio::join!(endpoints, Box::pin(term.run(stop.clone())), listing, wake, consumers, webhooks, fence, left) };
             // One that waits for an API server is not waited for: its write, if it is on its way, keeps the Lease by itself.
             let too_long = async {
                 stop.cancelled().await;
