@@ -199,6 +199,7 @@ fn the_webhooks_address_may_be_an_ipv6_one() {
 fn settings_that_the_daemon_would_not_start_with_are_refused() {
     let settings = |settings: Value| json!({ "settings": settings });
     let egress = |egress: Value| json!({ "settings": { "egress": egress } });
+    let fake = |body: &str| format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n");
     let cases = [
         (settings(json!({"retireWait": "0s"})), "'/settings/retireWait'"),
         (settings(json!({"backoffMin": "0s"})), "'/settings/backoffMin'"),
@@ -208,11 +209,26 @@ fn settings_that_the_daemon_would_not_start_with_are_refused() {
         (settings(json!({"backoffMin": "11m"})), "settings.backoffMin must not be more"),
         (settings(json!({"lease": {"duration": "5s"}})), "settings.lease must have"),
         (egress(json!({"deadlines": {"idle": "8760h"}})), "settings.egress.deadlines.idle must be at most"),
+        (settings(json!({"backoffMin": "11m", "backoffMax": null})), "settings.backoffMin must not be more"),
         (egress(json!({"caBundle": "garbage"})), "settings.egress.caBundle must be"),
+        (egress(json!({"caBundle": fake("AAAA")})), "settings.egress.caBundle must be"),
+        (egress(json!({"caBundle": fake("MIIB").replace("END", "ENT") + &fake("MIIB")})), "settings.egress.caBundle must be"),
         (egress(json!({"mirrors": {"https://cloud.example.org": ["https://m.example"]}})), "must be `host` or `host:port`"),
-        (egress(json!({"mirrors": {"a": ["https://u:hunter2@m.example"]}})), "must not contain credentials"),
+        (egress(json!({"mirrors": {"bücher.example": ["https://m.example"]}})), "a name in other letters is written in its `xn--` form"),
+        (egress(json!({"mirrors": {"a": ["https://u:hunter2@m.example"]}})), "must not contain credentials: a mirror gets none"),
+        (egress(json!({"mirrors": {"a": ["https://u:hunter2#@m.example"]}})), "settings.egress.mirrors: \"…\" is not"),
         (egress(json!({"mirrors": {"a": ["https://m.example/?sig=hunter2"]}})), "must not have a query"),
         (egress(json!({"proxy": {"noProxy": "???"}})), "settings.egress.proxy.noProxy"),
+        (egress(json!({"proxy": {"noProxy": "10.0.0.0/33"}})), "noProxy: \"10.0.0.0/33\" must be"),
+        (egress(json!({"proxy": {"noProxy": "a:b:c"}})), "noProxy: \"a:b:c\" must be"),
+        (egress(json!({"proxy": {"noProxy": "a:99999"}})), "noProxy: \"a:99999\" must be"),
+        (egress(json!({"proxy": {"noProxy": "fd00::/200"}})), "noProxy: \"fd00::/200\" must be"),
+        (egress(json!({"proxy": {"noProxy": "300.1.1.1/8"}})), "noProxy: \"300.1.1.1/8\" must be"),
+        (egress(json!({"proxy": {"noProxy": "10/8"}})), "noProxy: \"10/8\" must be"),
+        (
+            json!({"controller": {"proxySecret": "proxy"}, "settings": {"egress": {"proxy": {"noProxy": ".svc"}}}}),
+            "controller.proxySecret counts only where",
+        ),
         (egress(json!({"proxy": {"http": "socks5://proxy"}})), "SOCKS is not supported"),
         (egress(json!({"proxy": {"https": "http://user:hunter2@proxy:3128"}})), "name it in controller.proxySecret"),
         (json!({"spool": {"size": "100Gi", "volumeSize": "10Gi"}}), "spool.size must not be more"),
@@ -220,6 +236,8 @@ fn settings_that_the_daemon_would_not_start_with_are_refused() {
         (json!({"admission": {"advertisedURL": "https://u:hunter2@host"}}), "admission.advertisedURL must be"),
         (json!({"monitoring": {"runbookURL": "https://u:hunter2@host/books"}}), "monitoring.runbookURL must be"),
         (json!({"factoryURL": "https://u:hunter2@host"}), "factoryURL: \"https://…@host\" is not a valid URL"),
+        (json!({"factoryURL": "https://u:hunter2#x@host"}), "factoryURL: \"…\" is not a valid URL"),
+        (json!({"images": [{"name": "a", "url": "http://[64:ff9b::192.0.2.1]/"}]}), "write `c000:201` for its `192.0.2.1`"),
         (
             json!({"images": [{"name": "a", "url": "https://u:hunter2@host/a"}]}),
             "images[0] (a): `url`: \"https://…@host/a\" is not a valid URL",
@@ -243,9 +261,9 @@ fn settings_that_are_taken_are_read_by_the_daemon() {
     let settings = json!({
         "watchLimit": "1h30m", "backoffMin": "1500ms", "retireWait": "61s", "lease": {"duration": "1m", "renewDeadline": "59s"},
         "egress": {
-            "caBundle": format!("subject=/CN=a-b\n{certificate}{certificate}"),
-            "mirrors": {"cloud.example.org": ["https://m.example/cloud"], "r.example:5000": ["http://10.0.0.1:80", "https://[2001:db8::1]"]},
-            "proxy": {"http": "http://proxy:3128/", "https": "proxy:3128", "noProxy": ".svc, 10.0.0.0/8,*.example,fd00::/8,[::1]:80,127.0.0.1:90,localhost"},
+            "caBundle": format!("subject=/CN=a--b\n{certificate}-- next --\n{certificate}"),
+            "mirrors": {"cloud.example.org": ["https://m.example/cloud"], "r.example:5000": ["http://10.0.0.1:80", "https://[2001:db8::1]", "https://[2001:db8::1:0:0:5]"]},
+            "proxy": {"http": "http://proxy:3128/", "https": "proxy:3128", "noProxy": ".svc, 10.0.0.0/8,*.example,fd00::/8,[::1]:80,127.0.0.1:90,localhost\n10.0.0.0/8:8443\tfd00::/8:8443\n::ffff:10.0.0.1\n"},
             "deadlines": {"firstByte": "168h"},
         },
     });
@@ -255,6 +273,10 @@ fn settings_that_are_taken_are_read_by_the_daemon() {
     let read: golden_catalog::daemon::Settings = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(read.lease.duration.as_secs(), 60);
     assert_eq!(read.egress.ca_bundle.expect("a bundle").matches("BEGIN").count(), 2);
+    // `null` takes a default of the chart away, and leaves the daemon's own.
+    for left_out in [json!({"lease": null, "retireWait": null, "backoffMax": null}), json!({"lease": {"duration": null}})] {
+        catalog("catalog", "cozy-kubernetes-worker-image", &json!({ "settings": left_out })).unwrap_or_else(|error| panic!("{error}"));
+    }
 }
 
 /// A text is what it was, whatever is in it; a list is never lost for one.

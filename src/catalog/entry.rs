@@ -170,12 +170,12 @@ fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry,
     for key in entry.keys().filter(|key| !keys().any(|known| known == *key)) {
         errors.push(FieldError { field: key.clone(), message: unknown_key(key) });
     }
+    let given = |key: &str| entry.get(key).is_some_and(|value| !value.is_null());
     let before = errors.len();
     let source = source_of(entry, defaults, &mut errors);
     // What the source lacks, or has too much of, was told in the entry's own terms.
     let is_told = |field: &str| errors[before..].iter().any(|error| error.field == field);
-    let (is_kind_told, is_version_told) =
-        (is_told("url"), is_told("version") || !KINDS.iter().chain(&["version"]).any(|key| entry.contains_key(*key)));
+    let (is_kind_told, is_version_told) = (is_told("url"), is_told("version") || !KINDS.iter().chain(&["version"]).any(|key| given(key)));
     let mut spec = Map::new();
     spec.insert("source".into(), source);
     for key in SPEC_KEYS {
@@ -185,7 +185,7 @@ fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry,
     }
     let mut os_key = "operatingSystem";
     if let Some(os) = entry.get("os").filter(|os| !os.is_null()) {
-        if entry.contains_key("operatingSystem") {
+        if given("operatingSystem") {
             errors.push(FieldError {
                 field: "os".into(),
                 message: "is the former spelling of `operatingSystem`: write only one of them".into(),
@@ -214,7 +214,7 @@ fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry,
     }
     let terms = Terms { os_key, is_short: !entry.get("storage").is_some_and(Value::is_object), defaults, entry };
     errors.extend(wrong.into_iter().filter(|error| !error.message.is_empty()).map(|error| terms.of_entry(error)));
-    if entry.get("name").is_none_or(Value::is_null) && ["url", "reference", "schematic"].iter().any(|key| entry.contains_key(*key)) {
+    if !given("name") && ["url", "reference", "schematic"].into_iter().any(given) {
         errors.push(FieldError { field: "name".into(), message: NAMELESS.into() });
     }
     let mut image = match image {

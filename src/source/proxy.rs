@@ -149,8 +149,8 @@ impl TryFrom<String> for ProxyUrl {
     }
 }
 
-/// The hosts reached without a proxy: a comma-separated list of names, `.suffixes`, addresses and CIDR blocks, each with an
-/// optional `:port`, or `*`.
+/// The hosts reached without a proxy: a list, separated by commas or white space, of names, `.suffixes`, addresses and CIDR
+/// blocks, each with an optional `:port`, or `*`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(try_from = "String")]
 pub struct NoProxy(Vec<Exception>);
@@ -226,8 +226,7 @@ impl std::str::FromStr for NoProxy {
     type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        text.split([',', ' '])
-            .map(str::trim)
+        text.split(|c: char| c == ',' || c.is_whitespace())
             .filter(|item| !item.is_empty())
             .map(|item| {
                 Exception::parse(item).ok_or_else(|| {
@@ -289,6 +288,10 @@ mod tests {
     #[case("*", "https://anything.example/", true)]
     #[case("a.example, ,b.example", "https://b.example/", true)]
     #[case("a.example b.example", "https://b.example/", true)]
+    #[case("a.example\n\tb.example\n", "https://b.example/", true)]
+    #[case("10.0.0.0/8:8443", "https://10.1.2.3:8443/", true)]
+    #[case("fd00::/8:8443", "https://[fd00::1]:8443/", true)]
+    #[case("fd00::/8:8443", "https://[fd00::1]/", false)]
     #[case("", "https://example.org/", false)]
     #[case("", "http://localhost:8080/", true)]
     #[case("", "http://127.0.0.2/", true)]
@@ -304,6 +307,9 @@ mod tests {
     #[case("a:b:c")]
     #[case("a:99999")]
     #[case("10.0.0.0/33")]
+    #[case("fd00::/200")]
+    #[case("300.1.1.1/8")]
+    #[case("10/8")]
     #[case(".")]
     fn refuses_other_items(#[case] list: &str) {
         assert!(list.parse::<NoProxy>().is_err(), "{list}");

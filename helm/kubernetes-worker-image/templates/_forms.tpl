@@ -58,7 +58,9 @@ of the daemon (src/catalog/entry.rs, src/api/parse.rs, src/model). Arguments ent
 {{-     $bare := regexReplaceAll "(?m)^(\\s*#.*|---\\s*|%.*)$" (regexReplaceAll "(?m)^\\.\\.\\.\\s*$" $document "") "" | trim -}}
 {{-     $parts := regexFindAll "(?m)^---(\\s|$)" (regexReplaceAll "^(\\s*(#.*)?\\n|%.*\\n)*---" $document "") -1 -}}
 {{-     $read := fromYaml $document -}}
-{{-     if or (not $bare) (hasKey $read "Error") (gt (len $parts) 0) (has $bare (list "null" "~")) -}}
+{{-     if gt (len $parts) 0 -}}
+{{-       $errors = append $errors "`schematic`: must be one YAML document: take out the `---` that begins another one, even an empty one" -}}
+{{-     else if or (not $bare) (hasKey $read "Error") (has $bare (list "null" "~")) -}}
 {{-       $errors = append $errors "`schematic`: must be a schematic document, such as `customization: {}`" -}}
 {{-     end -}}
 {{-   end -}}
@@ -66,7 +68,7 @@ of the daemon (src/catalog/entry.rs, src/api/parse.rs, src/model). Arguments ent
 {{- $os := "operatingSystem" -}}
 {{- if hasKey $entry "os" -}}
 {{-   $os = "os" -}}
-{{-   if hasKey .entry "operatingSystem" -}}{{- $errors = append $errors "`os`: is the former spelling of `operatingSystem`: write only one of them" -}}{{- end -}}
+{{-   if hasKey $entry "operatingSystem" -}}{{- $errors = append $errors "`os`: is the former spelling of `operatingSystem`: write only one of them" -}}{{- end -}}
 {{- end -}}
 {{- if and (hasKey $entry "kubernetesVersion") (hasKey (get $entry $os | default dict) "kubernetesVersion") -}}
 {{-   $errors = append $errors (printf "`kubernetesVersion`: stands under `%s` too: write only one of them" $os) -}}

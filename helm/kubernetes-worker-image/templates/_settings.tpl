@@ -20,8 +20,9 @@ may hold a password, which a schema would repeat.
 {{- $wrong := list -}}
 {{- $settings := .Values.settings -}}
 {{- $millis := dict -}}
-{{- range $key := list "backoffMin" "backoffMax" "retireWait" -}}{{- $_ := set $millis $key (include "golden-catalog.millis" (get $settings $key) | int64) -}}{{- end -}}
-{{- range $key := list "duration" "renewDeadline" "retryPeriod" -}}{{- $_ := set $millis $key (include "golden-catalog.millis" (get ($settings.lease | default dict) $key) | int64) -}}{{- end -}}
+{{- /* A default that was taken away by `null` is the daemon's own. */ -}}
+{{- range $key, $own := dict "backoffMin" "10s" "backoffMax" "10m" "retireWait" "75s" -}}{{- $_ := set $millis $key (include "golden-catalog.millis" (get $settings $key | default $own) | int64) -}}{{- end -}}
+{{- range $key, $own := dict "duration" "15s" "renewDeadline" "10s" "retryPeriod" "2s" -}}{{- $_ := set $millis $key (include "golden-catalog.millis" (get ($settings.lease | default dict) $key | default $own) | int64) -}}{{- end -}}
 {{- if gt $millis.backoffMin $millis.backoffMax -}}
 {{-   $wrong = append $wrong "settings.backoffMin must not be more than settings.backoffMax" -}}
 {{- end -}}
@@ -38,16 +39,21 @@ may hold a password, which a schema would repeat.
 {{-   end -}}
 {{- end -}}
 {{- with get $egress "caBundle" -}}
-{{-   if not (regexMatch "^([^-]|-[^-])*(-----BEGIN CERTIFICATE-----[\\sA-Za-z0-9+/=]+-----END CERTIFICATE-----\\s*)+" .) -}}
+{{- /* A certificate is an ASN.1 sequence of more than 127 bytes, which begins with `MI` in base64; around it there may be any text. */ -}}
+{{-   $whole := regexFindAll "(?m)^-----BEGIN CERTIFICATE-----\\s*\\nMI[\\sA-Za-z0-9+/=]+\\n-----END CERTIFICATE-----" . -1 -}}
+{{-   if or (not $whole) (ne (len $whole) (len (regexFindAll "(?m)^-----BEGIN CERTIFICATE-----" . -1))) -}}
 {{-     $wrong = append $wrong "settings.egress.caBundle must be certificates in PEM, each between `-----BEGIN CERTIFICATE-----` and `-----END CERTIFICATE-----`" -}}
 {{-   end -}}
 {{- end -}}
 {{- range $host, $bases := (get $egress "mirrors" | default dict) -}}
-{{-   if or (regexMatch "[/?#@\\\\\\s]" $host) (include "golden-catalog.authority.error" $host) -}}
+{{-   $remedy := include "golden-catalog.authority.error" $host -}}
+{{-   if regexMatch "[/?#@\\\\\\s]" $host -}}
 {{-     $wrong = append $wrong (printf "settings.egress.mirrors: %s must be `host` or `host:port`" (include "golden-catalog.url.shown" $host)) -}}
+{{-   else if $remedy -}}
+{{-     $wrong = append $wrong (printf "settings.egress.mirrors: %s must be `host` or `host:port`: it %s" (include "golden-catalog.url.shown" $host) $remedy) -}}
 {{-   end -}}
 {{-   range $base := ($bases | default list) -}}
-{{-     with include "golden-catalog.url.error" $base -}}{{- $wrong = append $wrong (printf "settings.egress.mirrors: %s" .) -}}{{- end -}}
+{{-     with include "golden-catalog.url.error" $base | replace "name a Secret in `credentialsSecretRef`" "a mirror gets none" -}}{{- $wrong = append $wrong (printf "settings.egress.mirrors: %s" .) -}}{{- end -}}
 {{-     if contains "?" $base -}}{{- $wrong = append $wrong "settings.egress.mirrors: a base URL must not have a query" -}}{{- end -}}
 {{-   end -}}
 {{- end -}}
@@ -62,14 +68,21 @@ may hold a password, which a schema would repeat.
 {{-     end -}}
 {{-   end -}}
 {{- end -}}
-{{- range $item := (get $proxy "noProxy" | default "" | replace "," " " | splitList " " | compact) -}}
-{{-   $bare := regexReplaceAll "^\\[(.*)\\](:[0-9]+)?$" $item "${1}" -}}
-{{-   if not (or (eq $item "*") (regexMatch "^[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(/[0-9]{1,3})?$" $bare) (regexMatch "^[0-9.]+/[0-9]{1,2}$" $item) (regexMatch "^(\\*?\\.)?[-_.0-9A-Za-z]*[-_0-9A-Za-z]\\.?(:[0-9]{1,5})?$" $item)) -}}
+{{- /* As src/source/proxy.rs reads them. */ -}}
+{{- range $item := (regexReplaceAll "[\\s,]+" (get $proxy "noProxy" | default "") " " | trim | splitList " " | compact) -}}
+{{-   $rest := regexReplaceAll ":[0-9]+$" $item "" -}}
+{{-   $port := trimPrefix $rest $item | trimPrefix ":" -}}
+{{-   $known := or (include "golden-catalog.block" (regexReplaceAll "^\\[(.*)\\]$" $rest "${1}")) (regexMatch "^(\\*?\\.)?[-_.0-9A-Za-z]*[-_0-9A-Za-z]\\.*$" $rest) -}}
+{{-   if not (or (eq $item "*") (include "golden-catalog.block" $item) (and $known (le (include "golden-catalog.port" $port | int) 65535))) -}}
 {{-     $wrong = append $wrong (printf "settings.egress.proxy.noProxy: %s must be a host, `.suffix`, address or CIDR block, each with an optional `:port`, or `*`" (include "golden-catalog.url.shown" $item)) -}}
 {{-   end -}}
 {{- end -}}
+{{- $proxied := or (get $proxy "http") (get $proxy "https") (regexReplaceAll "[\\s,]+" (get $proxy "noProxy" | default "") "") -}}
+{{- if and (get .Values.controller "proxySecret") $proxied -}}
+{{-   $wrong = append $wrong "controller.proxySecret counts only where settings.egress.proxy is empty: put the proxies and NO_PROXY all into the Secret, or all into settings.egress.proxy" -}}
+{{- end -}}
 {{- range $key := list "factoryURL" "imageFactoryURL" -}}
-{{-   with get $.Values $key -}}{{- with include "golden-catalog.url.error" . -}}{{- $wrong = append $wrong (printf "%s: %s" $key .) -}}{{- end -}}{{- end -}}
+{{-   with get $.Values $key -}}{{- with include "golden-catalog.url.error" . | replace "in `credentialsSecretRef`" "in the `credentialsSecretRef` of each entry that needs them" -}}{{- $wrong = append $wrong (printf "%s: %s" $key .) -}}{{- end -}}{{- end -}}
 {{- end -}}
 {{- range $key, $value := dict "admission.advertisedURL" (get .Values.admission "advertisedURL") "spool.advertisedURL" (get .Values.spool "advertisedURL") -}}
 {{-   with $value -}}
