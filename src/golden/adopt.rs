@@ -270,10 +270,7 @@ pub(super) fn restored(
 
 /// The claim with our mark that a person wants taken over as it is, where it can be.
 fn whole_and_meant(view: &GoldenView) -> Option<&ClaimView> {
-    // One without any mark is nobody else's golden: who names it by its own UID means it.
-    let is_marked = view.stranger.as_ref().is_none_or(|found| found.is_marked);
-    let is_open = |claim: &ClaimView| claim.ours || !is_marked || view.volume.as_ref().is_some_and(|volume| volume.ours);
-    let claim = view.claim.as_ref().filter(|claim| is_open(claim) && claim.bound && !claim.lost && !claim.terminating)?;
+    let claim = view.claim.as_ref().filter(|claim| claim.ours && claim.bound && !claim.lost && !claim.terminating)?;
     let volume = view.volume.as_ref().filter(|volume| claim.heeds(volume));
     let whole = volume.is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating);
     let is_meant = view.stranger.as_ref().is_some_and(|found| found.consent == Consent::OfThisClaim);
