@@ -43,6 +43,20 @@ pub async fn fresh_ledger(client: &Client, catalog_namespace: &str) -> Known<Led
     Ok(ledger)
 }
 
+/// How often one page is asked for again where the API server fails in passing: a look has many pages, and would be thrown away whole for one.
+const RETRIES: u32 = 3;
+
+/// The wait before a page is asked for again, which doubles.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(200);
+
+/// Whether a failure may be over the next moment: no refusal, but an API server that is busy, failing, or cut off.
+fn may_pass(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code == 429 || status.code >= 500,
+        _ => true,
+    }
+}
+
 /// Lists one kind; says whether the API server knows it. An object that cannot be read ends no list: it may need any golden.
 async fn fill<K: Observe>(client: &Client, ledger: &mut Ledger) -> Known<bool> {
     let failed = |why: &dyn std::fmt::Display| Unknown(format!("{} objects cannot be listed: {why}", K::KIND));
@@ -51,15 +65,22 @@ async fn fill<K: Observe>(client: &Client, ledger: &mut Ledger) -> Known<bool> {
     let mut params = ListParams::default().limit(PAGE);
     ledger.begin(K::KIND);
     loop {
-        let asked = request.list(&params).map_err(|error| failed(&error))?;
-        let text = match tokio::time::timeout(std::time::Duration::from_secs(65), client.request_text(asked)).await {
-            Ok(Ok(text)) => text,
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
-                ledger.not_installed(K::KIND);
-                return Ok(false);
+        let mut tries = 0;
+        let text = loop {
+            let asked = request.list(&params).map_err(|error| failed(&error))?;
+            match tokio::time::timeout(std::time::Duration::from_secs(65), client.request_text(asked)).await {
+                Ok(Ok(text)) => break text,
+                Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
+                    ledger.not_installed(K::KIND);
+                    return Ok(false);
+                }
+                Ok(Err(error)) if tries < RETRIES && may_pass(&error) => {
+                    tokio::time::sleep(PAUSE * 2_u32.pow(tries)).await;
+                    tries += 1;
+                }
+                Ok(Err(error)) => return Err(failed(&api_error(&error))),
+                Err(_) => return Err(Unknown(format!("the API server did not list {} objects in time", K::KIND))),
             }
-            Ok(Err(error)) => return Err(failed(&api_error(&error))),
-            Err(_) => return Err(Unknown(format!("the API server did not list {} objects in time", K::KIND))),
         };
         let page = page::<K>(&text).map_err(|error| failed(&error))?;
         for item in &page.items {
