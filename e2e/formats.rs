@@ -1,8 +1,7 @@
 //! Disk images made by the real tools (qemu-img, sgdisk, sfdisk, mkfs, xz, zstd, gzip), taken in by the artifact room, and
 //! judged again by qemu-img. Runs anywhere; what a missing optional tool would make is skipped, and said so.
 
-// Shared with the benchmark and the fuzz target, which use more of it.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "the benchmark and the fuzz target use more of it")]
 #[path = "formats/lab.rs"]
 mod lab;
 #[path = "formats/packed.rs"]

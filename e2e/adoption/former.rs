@@ -260,13 +260,7 @@ pub async fn a_deleted_image_and_a_deleted_crd_take_nothing_with_them(scene: &Sc
 
 /// `plan --against-cluster`: what the daemon would say, before it does.
 pub async fn plan_tells_it_beforehand(scene: &Scene<'_>) {
-    let file = scene.dir.join("planned.yaml");
-    std::fs::write(&file, json!({ "images": entries(scene) }).to_string()).expect("values");
-    let file = file.display().to_string();
-    let arguments = ["plan", "--file", &file, "--offline", "--against-cluster", "--output", "json"];
-    let output = harness::cli(Some(scene.stage.cluster.admin_kubeconfig()), arguments).await;
-    assert_eq!(output.code, Some(1), "{}", output.stderr);
-    let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
+    let report = scene.planned("planned", &json!(entries(scene))).await;
     for row in report["images"].as_array().expect("images") {
         let (name, text) = (row["name"].as_str().expect("name"), row.to_string());
         match name {
@@ -279,18 +273,12 @@ pub async fn plan_tells_it_beforehand(scene: &Scene<'_>) {
 
 /// The same for edits of what is there (R4), and for a second image of one identity (R3).
 pub async fn plan_tells_edits(scene: &Scene<'_>) {
-    let file = scene.dir.join("edited.yaml");
     let images = json!([
         { "name": "noble", "url": scene.url("jammy.img"), "storageClass": "replicated", "storage": "1Gi" },
         { "name": "hand", "url": scene.url("hand.img"), "description": "a free field" },
         { "name": "again", "url": scene.url("collected.img") },
     ]);
-    std::fs::write(&file, json!({ "images": images }).to_string()).expect("values");
-    let file = file.display().to_string();
-    let arguments = ["plan", "--file", &file, "--offline", "--against-cluster", "--output", "json"];
-    let output = harness::cli(Some(scene.stage.cluster.admin_kubeconfig()), arguments).await;
-    assert_eq!(output.code, Some(1), "{}", output.stderr);
-    let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
+    let report = scene.planned("edited", &images).await;
     let problem = |at: usize| (report["images"][at]["problems"][0]["reason"].clone(), report["images"][at].to_string());
     let (edited, text) = problem(0);
     assert!(edited == "EntryEdited" && text.contains("noble.img") && text.contains("jammy.img"), "{text}");

@@ -170,14 +170,8 @@ async fn lose_and_restore(scene: &Scene<'_>, cases: &[&Case]) -> Vec<Before> {
 
 /// `plan --against-cluster` says of each what the daemon will say.
 async fn plan_foretells_it(scene: &Scene<'_>, cases: &[&Case]) {
-    let file = scene.dir.join("restored.yaml");
     let images: Vec<_> = cases.iter().map(|case| json!({ "name": case.name, "url": scene.url(&format!("{}.img", case.name)) })).collect();
-    std::fs::write(&file, json!({ "images": images }).to_string()).expect("values");
-    let file = file.display().to_string();
-    let arguments = ["plan", "--file", &file, "--offline", "--against-cluster", "--output", "json"];
-    let output = harness::cli(Some(scene.stage.cluster.admin_kubeconfig()), arguments).await;
-    assert_eq!(output.code, Some(1), "{}", output.stderr);
-    let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
+    let report = scene.planned("restored", &json!(images)).await;
     for (case, row) in cases.iter().zip(report["images"].as_array().expect("images")) {
         let problem = &row["problems"][0];
         let uid = case.claim_uid(scene).await.expect("UID");

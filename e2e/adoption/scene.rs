@@ -12,7 +12,7 @@ use kube::{
     api::DynamicObject,
     runtime::{WatchStreamExt as _, watcher},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     harness::{self, ScratchDir},
@@ -32,6 +32,17 @@ pub type Goldens = BTreeMap<String, String>;
 impl<'a> Scene<'a> {
     pub fn new(stage: Stage<'a>, nginx: Nginx) -> Self {
         Self { stage, nginx, dir: harness::scratch_dir_on_disk("adoption") }
+    }
+
+    /// What `plan --against-cluster` reports of a list that it refuses in part.
+    pub async fn planned(&self, file: &str, images: &Value) -> Value {
+        let file = self.dir.join(format!("{file}.yaml"));
+        std::fs::write(&file, json!({ "images": images }).to_string()).expect("values");
+        let file = file.display().to_string();
+        let arguments = ["plan", "--file", &file, "--offline", "--against-cluster", "--output", "json"];
+        let output = harness::cli(Some(self.stage.cluster.admin_kubeconfig()), arguments).await;
+        assert_eq!(output.code, Some(1), "{}", output.stderr);
+        serde_json::from_str(&output.stdout).expect("JSON")
     }
 
     pub fn url(&self, name: &str) -> String {

@@ -22,8 +22,7 @@
 //! Everything started here ends with the test process, however that ends: see [`process`]. `E2E_KEEP=1` keeps the data
 //! directories and their logs.
 
-// Each test binary uses its part of the harness.
-#![allow(dead_code, unused_imports)]
+#![allow(dead_code, unused_imports, reason = "each test binary uses its part of the harness")]
 
 mod apply;
 mod audit;

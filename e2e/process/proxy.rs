@@ -1,7 +1,6 @@
 //! A TCP proxy in front of the API server that can be slow, deaf or gone.
 
-// Each test binary uses its part.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::{net::SocketAddr, time::Duration};
 use tokio::{

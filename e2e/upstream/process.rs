@@ -1,7 +1,6 @@
 //! A real server as a child process that ends with its owner.
 
-// Not every test that has upstreams has the harness.
-#[allow(dead_code, clippy::duplicate_mod)]
+#[allow(dead_code, clippy::duplicate_mod, reason = "not every test that has upstreams has the harness")]
 #[path = "../harness/ports.rs"]
 mod ports;
 

@@ -90,7 +90,7 @@ impl GoldenImageStatus {
     /// What goldens have other than their targets ask for, in words, as the targets' own conditions say.
     pub fn edited_targets(&self) -> impl Iterator<Item = &str> {
         let told = self.targets.iter().filter_map(|target| find_condition(&target.conditions, ConditionType::EntryEdited));
-        told.map(|condition| condition.message.trim_end_matches(Reason::EntryEdited.remedy()).trim_end())
+        told.map(|condition| Reason::EntryEdited.without_remedy(&condition.message))
     }
 
     /// The digest of the disk that may never change again, since a golden was made from it.

@@ -136,6 +136,11 @@ pub(super) fn keys() -> impl Iterator<Item = &'static str> {
 const NAMELESS: &str = "must be given: only an entry with `schematicID` and `version` gets a name of its own";
 const VERSION: &str = "spec.source.talosFactory.version";
 
+/// Whether an entry says something under a key: null is nothing.
+fn is_given(entry: &Map<String, Value>, key: &str) -> bool {
+    entry.get(key).is_some_and(|value| !value.is_null())
+}
+
 /// Text, or a whole number as YAML reads one that is not quoted.
 fn text_of(value: Option<&Value>) -> Option<String> {
     match value? {
@@ -170,7 +175,7 @@ fn read_entry(index: usize, value: &Value, defaults: &Defaults) -> Result<Entry,
     for key in entry.keys().filter(|key| !keys().any(|known| known == *key)) {
         errors.push(FieldError { field: key.clone(), message: unknown_key(key) });
     }
-    let given = |key: &str| entry.get(key).is_some_and(|value| !value.is_null());
+    let given = |key: &str| is_given(entry, key);
     let before = errors.len();
     let source = source_of(entry, defaults, &mut errors);
     // What the source lacks, or has too much of, was told in the entry's own terms.
@@ -246,7 +251,7 @@ fn unknown_key(key: &str) -> String {
 }
 
 fn source_of(entry: &Map<String, Value>, defaults: &Defaults, errors: &mut Vec<FieldError>) -> Value {
-    let has = |key: &str| entry.get(key).is_some_and(|value| !value.is_null());
+    let has = |key: &str| is_given(entry, key);
     let kinds: Vec<_> = KINDS.into_iter().filter(|key| has(key)).collect();
     if kinds.len() != 1 {
         let found = if kinds.is_empty() { "it has none".to_owned() } else { format!("it has `{}`", kinds.join("` and `")) };
@@ -398,7 +403,7 @@ impl Terms<'_> {
         if let Some(part) = field.strip_prefix("operatingSystem.") {
             field = format!("{}.{part}", self.os_key);
         }
-        let is_given = |key: &str| self.entry.get(key).is_some_and(|value| !value.is_null());
+        let is_given = |key: &str| is_given(self.entry, key);
         if field == "factoryURL" && is_given("imageFactoryURL") && !is_given("factoryURL") {
             field = "imageFactoryURL".to_owned();
         }

@@ -38,7 +38,7 @@ impl Listing {
         let edited = find_condition(&status.conditions, ConditionType::EntryEdited).filter(|condition| condition.status == "True");
         // What the targets say for themselves stands behind it, and a text of ours may have been cut to fit.
         let of_list = edited.map(|condition| {
-            let mut told = condition.message.trim_end_matches(Reason::EntryEdited.remedy());
+            let mut told = Reason::EntryEdited.without_remedy(&condition.message);
             for of_target in status.edited_targets() {
                 let lead: String = of_target.chars().take(40).collect();
                 told = told.find(&lead).map_or(told, |at| &told[..at]);

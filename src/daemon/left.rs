@@ -13,7 +13,7 @@ use kube::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::controller::Shared;
+use super::{controller::Shared, tried::Tried};
 use crate::{
     api::GoldenImage,
     foreign::DataVolume,
@@ -38,36 +38,23 @@ const FAILED: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs
 
 /// What is remembered of a DataVolume that is to be ended, until the watch shows that it is gone.
 #[derive(Debug, Default)]
-struct Tried {
-    failures: u32,
-    next: Option<Instant>,
+struct Remembered {
+    tried: Tried,
     told: Option<String>,
     is_ended: bool,
 }
 
-impl Tried {
-    fn is_due(&self, now: Instant) -> bool {
-        self.next.is_none_or(|next| next <= now)
-    }
-
+impl Remembered {
     /// It was ended. The watch shows that soon, and is not waited for by asking again and again. Gives whether that is news.
     fn ended(&mut self, now: Instant) -> bool {
-        self.failures = 0;
-        self.next = Some(now + AGAIN);
+        self.tried = Tried::default();
+        self.tried.rest(now, AGAIN);
         !std::mem::replace(&mut self.is_ended, true)
-    }
-
-    /// It could not be ended. Gives how long to wait.
-    fn failed(&mut self, now: Instant) -> Duration {
-        self.failures = self.failures.saturating_add(1);
-        let wait = FAILED.grown(self.failures);
-        self.next = Some(now + wait);
-        wait
     }
 }
 
 /// What is remembered, by UID.
-type Memory = HashMap<String, Tried>;
+type Memory = HashMap<String, Remembered>;
 
 /// Forgets what is not left behind any more. Where that is not known, everything stays: how often something failed, and what was told.
 fn forget(tried: &mut Memory, found: Option<&[(Arc<DataVolume>, String)]>) {
@@ -77,7 +64,7 @@ fn forget(tried: &mut Memory, found: Option<&[(Arc<DataVolume>, String)]>) {
 
 /// How long nothing is looked at if nothing is heard.
 fn pause(tried: &Memory, is_known: bool, now: Instant) -> Duration {
-    let due = tried.values().filter_map(|memory| memory.next).map(|next| next.saturating_duration_since(now)).min();
+    let due = tried.values().filter_map(|memory| memory.tried.due()).map(|next| next.saturating_duration_since(now)).min();
     match is_known {
         true => due.unwrap_or(IDLE),
         false => due.map_or(AGAIN, |due| due.max(AGAIN)),
@@ -96,7 +83,7 @@ pub(super) async fn keep(shared: Arc<Shared>, client: Client, stop: Cancellation
         for (volume, image) in found.into_iter().flatten() {
             let Some(uid) = volume.uid() else { continue };
             let memory = tried.entry(uid).or_default();
-            if !memory.is_due(Instant::now()) {
+            if memory.tried.left(Instant::now()).is_some() {
                 continue;
             }
             match end(&client, &shared.catalog, &volume, &image).await {
@@ -109,7 +96,7 @@ pub(super) async fn keep(shared: Arc<Shared>, client: Client, stop: Cancellation
                     tell(&shared, &volume, Severity::Normal, Reason::ImageGone, text);
                 }
                 // The image is there after all, or the DataVolume is another one by now: the watches will tell.
-                Ok(false) => memory.next = Some(Instant::now() + AGAIN),
+                Ok(false) => memory.tried.rest(Instant::now(), AGAIN),
                 Err(error) if is_lost(&error) => return,
                 Err(error) => failed(&shared, &volume, &error, memory),
             }
@@ -162,8 +149,8 @@ async fn end(client: &Client, catalog: &str, volume: &DataVolume, image: &str) -
     }
 }
 
-fn failed(shared: &Shared, volume: &DataVolume, error: &kube::Error, memory: &mut Tried) {
-    let wait = memory.failed(Instant::now());
+fn failed(shared: &Shared, volume: &DataVolume, error: &kube::Error, memory: &mut Remembered) {
+    let wait = memory.tried.failed(Instant::now(), FAILED);
     let name = volume.name_any();
     tracing::warn!(golden = name, error = api_error(error), retry_in = ?wait, "an import that was left behind could not be ended");
     let kube::Error::Api(status) = error else { return };
@@ -197,20 +184,21 @@ mod tests {
     #[test]
     fn what_is_ended_is_waited_for() {
         let now = Instant::now();
-        let mut tried = Memory::from([("dv".to_owned(), Tried::default())]);
+        let mut tried = Memory::from([("dv".to_owned(), Remembered::default())]);
         let memory = tried.get_mut("dv").expect("there");
-        assert!(memory.is_due(now));
-        assert_eq!([memory.failed(now), memory.failed(now)].map(|wait| wait.as_secs()), [2, 4]);
-        assert!(!memory.is_due(now) && memory.is_due(now + Duration::from_secs(4)));
+        let is_due = |memory: &Remembered, now| memory.tried.left(now).is_none();
+        assert!(is_due(memory, now));
+        assert_eq!([memory.tried.failed(now, FAILED), memory.tried.failed(now, FAILED)].map(|wait| wait.as_secs()), [2, 4]);
+        assert!(!is_due(memory, now) && is_due(memory, now + Duration::from_secs(4)));
         let later = now + Duration::from_secs(10);
         assert!(memory.ended(later), "news");
-        assert!(!memory.is_due(later) && !memory.ended(later), "told once");
+        assert!(!is_due(memory, later) && !memory.ended(later), "told once");
         assert_eq!(pause(&tried, true, later), AGAIN);
     }
 
     #[test]
     fn what_is_not_known_makes_nothing_forgotten() {
-        let mut tried: Memory = ["here", "gone"].map(|uid| (uid.to_owned(), Tried { failures: 3, ..Tried::default() })).into();
+        let mut tried: Memory = ["here", "gone"].map(|uid| (uid.to_owned(), Remembered::default())).into();
         forget(&mut tried, None);
         assert_eq!(tried.len(), 2);
         forget(&mut tried, Some(&[volume("here")]));
@@ -223,11 +211,15 @@ mod tests {
     fn when_is_looked_again() {
         let now = Instant::now();
         let seconds = Duration::from_secs;
-        let at = |wait: u64| Tried { next: Some(now + seconds(wait)), ..Tried::default() };
-        let of = |all: Vec<Tried>| all.into_iter().enumerate().map(|(number, tried)| (number.to_string(), tried)).collect::<Memory>();
+        let at = |wait: u64| {
+            let mut memory = Remembered::default();
+            memory.tried.rest(now, seconds(wait));
+            memory
+        };
+        let of = |all: Vec<Remembered>| all.into_iter().enumerate().map(|(number, tried)| (number.to_string(), tried)).collect::<Memory>();
         assert_eq!(pause(&of(vec![]), true, now), IDLE);
         assert_eq!(pause(&of(vec![]), false, now), AGAIN);
-        assert_eq!(pause(&of(vec![at(30), at(3), Tried::default()]), true, now), seconds(3));
+        assert_eq!(pause(&of(vec![at(30), at(3), Remembered::default()]), true, now), seconds(3));
         assert_eq!(pause(&of(vec![at(0)]), false, now + seconds(1)), AGAIN, "nothing can be done before it is known");
     }
 }

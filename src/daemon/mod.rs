@@ -18,6 +18,7 @@ mod numbers;
 mod page;
 mod settings;
 mod told;
+mod tried;
 mod wake;
 mod webhooks;
 

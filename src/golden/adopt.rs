@@ -213,7 +213,7 @@ fn take(draft: &mut Draft<'_>, golden: &GoldenName, view: &ObservedTarget, claim
 
 /// R7: why what stands under the name and carries our mark is not believed to be the golden, with what to do; nothing where it is.
 /// `recorded` is the UID on record.
-pub(super) fn replaced(golden: &str, recorded: Option<&str>, view: &GoldenView) -> Option<String> {
+fn replaced(golden: &str, recorded: Option<&str>, view: &GoldenView) -> Option<String> {
     let claim = view.claim.as_ref()?;
     if let Some(recorded) = recorded {
         return match (claim.uid == recorded, claim.ours) {
@@ -247,17 +247,24 @@ pub(super) fn is_being_collected(claim: &ClaimView) -> bool {
     claim.controller.is_some() && !claim.garbage_collected
 }
 
-/// A volume that carries our mark and is not the one on record, or was never recorded: brought back by a restore. Taken as it
-/// is where a person says by the annotation that this very volume is meant; otherwise `None`, and the caller reports it.
-pub(super) fn restored(
+/// R7: what becomes of something under the name that is not believed to be the golden ([`replaced`]): taken as it is where a person says by
+/// the annotation that this very volume is meant, and told otherwise. Nothing where it is believed.
+pub(super) fn disbelieved(
     draft: &mut Draft<'_>,
     golden: &GoldenName,
+    recorded: Option<&str>,
     view: &ObservedTarget,
     status: &mut TargetStatus,
 ) -> Option<TargetState> {
-    let is_meant = view.golden.stranger.as_ref().is_some_and(|found| found.consent == Consent::OfThisClaim);
+    let message = replaced(golden.as_str(), recorded, &view.golden)?;
+    let taken = restored(draft, golden, view, status);
+    Some(taken.unwrap_or_else(|| TargetState::trouble(Reason::GoldenReplaced, message)))
+}
+
+/// A volume that carries our mark and that a person wants: taken, or waited for until it can be.
+fn restored(draft: &mut Draft<'_>, golden: &GoldenName, view: &ObservedTarget, status: &mut TargetStatus) -> Option<TargetState> {
     let is_unbound = |claim: &&ClaimView| claim.ours && !claim.bound && !claim.lost && !claim.terminating;
-    if let Some(claim) = view.golden.claim.as_ref().filter(is_unbound).filter(|_| is_meant) {
+    if let Some(claim) = view.golden.claim.as_ref().filter(is_unbound).filter(|_| is_meant(&view.golden)) {
         let message = format!(
             "The PVC {golden} ({}) is taken over when it is bound to its volume; in a class that binds at the first consumer a pod must use it once.",
             claim.uid
@@ -270,11 +277,12 @@ pub(super) fn restored(
 
 /// The claim with our mark that a person wants taken over as it is, where it can be.
 fn whole_and_meant(view: &GoldenView) -> Option<&ClaimView> {
-    let claim = view.claim.as_ref().filter(|claim| claim.ours && claim.bound && !claim.lost && !claim.terminating)?;
-    let volume = view.volume.as_ref().filter(|volume| claim.heeds(volume));
-    let whole = volume.is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating);
-    let is_meant = view.stranger.as_ref().is_some_and(|found| found.consent == Consent::OfThisClaim);
-    (whole && is_meant).then_some(claim)
+    view.claim.as_ref().filter(|claim| claim.ours && claim.is_whole(view.volume.as_ref()) && is_meant(view))
+}
+
+/// Whether a person says by the annotation that this very claim is to be taken.
+fn is_meant(view: &GoldenView) -> bool {
+    view.stranger.as_ref().is_some_and(|found| found.consent == Consent::OfThisClaim)
 }
 
 /// What becomes of a golden's name that something has already.

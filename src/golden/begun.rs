@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt as _;
 
-use super::observe::CDI_CONFIG;
+use super::observe::{CDI_CONFIG, scratch_class};
 use crate::{
     api::{GoldenImageStatus, TargetStatus},
     foreign::DataVolume,
@@ -62,8 +62,7 @@ fn need_of(cluster: &Cluster, target: &TargetStatus, is_copy: bool) -> Option<Ne
     let config = cluster.cdi_config.get("", CDI_CONFIG);
     let minimum = cluster.profiles.get("", &class).and_then(|profile| facts::profile(&profile).minimum);
     let volume = Volume::new(&class, mode, &facts::overheads(config.as_deref()), minimum);
-    let scratch = config.as_ref().and_then(|config| config.status.read()?.scratch_space_storage_class.clone());
-    let scratch = scratch.filter(|scratch| cluster.classes.get("", scratch).is_some()).unwrap_or_else(|| class.clone());
+    let scratch = scratch_class(config.as_deref(), |class| cluster.classes.get("", class).is_some()).unwrap_or_else(|| class.clone());
     Some(Need { claim: volume.requested(size, Shape::Storage), scratch_class: (!is_copy).then_some(scratch), class })
 }
 

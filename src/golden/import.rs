@@ -66,16 +66,13 @@ pub(super) fn running(
         return TargetState::working(Reason::GoldenTerminating, format!("Waiting for the former DataVolume {golden} to be gone."))
             .with_disk();
     }
-    if let Some(message) = adopt::replaced(golden.as_str(), None, &view.golden) {
-        return adopt::restored(draft, golden, view, status).unwrap_or_else(|| TargetState::trouble(Reason::GoldenReplaced, message));
+    if let Some(state) = adopt::disbelieved(draft, golden, None, view, status) {
+        return state;
     }
     let disk: Option<Digest> = volume.disk_digest.as_ref().and_then(|digest| digest.parse().ok());
     let succeeded_claim = claim.filter(|claim| volume.phase == "Succeeded" && claim.bound && !claim.terminating);
     if let Some(claim) = succeeded_claim {
-        return match unlike(draft, claim, view) {
-            Some(difference) => TargetState::trouble(Reason::NameConflict, format!("The golden {golden} is there and {difference}.")),
-            None => succeeded(draft, golden, claim, view, status),
-        };
+        return finished(draft, golden, claim, view, status);
     }
     status.golden = Some(golden.to_string());
     if status.started_time.is_none()
@@ -216,7 +213,7 @@ fn told_before(status: &TargetStatus, volume: &DataVolumeView, view: &ObservedTa
     let never_came = matches!(reason, Reason::ImporterNotConnected | Reason::ImporterTLSFailed) && !view.golden.importer.connected;
     let stays = never_came || reason == Reason::ImportFailed;
     // What is said of spent attempts is added to the failure anew each time (`spent`).
-    let told = ready.message.trim_end_matches(reason.remedy()).trim_end();
+    let told = reason.without_remedy(&ready.message);
     let failure = match told.split_once(" attempts are spent.") {
         Some((before, _)) => before.rsplit_once(' ').map_or("", |(failure, _)| failure),
         None => told,
@@ -227,9 +224,7 @@ fn told_before(status: &TargetStatus, volume: &DataVolumeView, view: &ObservedTa
 /// R26 for our own copy: CDI waits, and says nothing on the DataVolume, while a pod can write to the source.
 fn source_in_use(draft: &Draft<'_>, volume: &DataVolumeView) -> Option<(Reason, String)> {
     let source = volume.copies.as_deref()?;
-    let of_leaving = draft.observed.leaving.iter().map(|leaving| &leaving.target);
-    let view =
-        draft.observed.targets.iter().chain(of_leaving).find(|view| view.name.as_ref().is_some_and(|name| name.as_str() == source))?;
+    let view = draft.observed.views().find(|view| view.name.as_ref().is_some_and(|name| name.as_str() == source))?;
     let pods = view.golden.in_use.as_ref()?;
     Some((Reason::InUseByPod, format!("The copy from the golden {source} waits: {pods}.")))
 }
@@ -283,6 +278,20 @@ pub(super) fn unlike(draft: &Draft<'_>, claim: &ClaimView, view: &ObservedTarget
     let wanted = draft.image.digest.map(|digest| digest.to_string()).filter(|_| !claim.is_taken_over())?;
     (claim.artifact_digest.as_ref() != Some(&wanted))
         .then(|| format!("was made from {}, not from {wanted}", claim.artifact_digest.as_deref().unwrap_or("an unknown download")))
+}
+
+/// A golden that is finished: on record as such, where it is what this image would have made.
+pub(super) fn finished(
+    draft: &mut Draft<'_>,
+    golden: &GoldenName,
+    claim: &ClaimView,
+    view: &ObservedTarget,
+    status: &mut TargetStatus,
+) -> TargetState {
+    match unlike(draft, claim, view) {
+        Some(difference) => TargetState::trouble(Reason::NameConflict, format!("The golden {golden} is there and {difference}.")),
+        None => succeeded(draft, golden, claim, view, status),
+    }
 }
 
 /// The import is over: the claim's UID and what storage made of the order are put on record, once and for all.

@@ -237,12 +237,7 @@ fn tell(draft: &Draft<'_>, parting: &Parting<'_>, is_made: bool, status: &mut Ta
 
 /// Whether a golden on record can be cloned.
 fn is_whole(status: &TargetStatus, claim: &ClaimView, view: &GoldenView) -> bool {
-    let volume = view.volume.as_ref().filter(|volume| claim.heeds(volume));
-    is_recorded(status, claim)
-        && claim.bound
-        && !claim.lost
-        && !claim.terminating
-        && volume.is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating)
+    is_recorded(status, claim) && claim.is_whole(view.volume.as_ref())
 }
 
 /// Why a volume that is finished is not put on record as the golden that it stands for.

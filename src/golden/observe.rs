@@ -46,10 +46,9 @@ impl Storage {
     pub fn of(cluster: &Cluster, node_local: &[String]) -> Self {
         let classes = classes(cluster);
         let config = cluster.cdi_config.get("", CDI_CONFIG);
-        let scratch = config.as_ref().and_then(|config| config.status.read()?.scratch_space_storage_class.clone());
         let strategy = |cdi: &std::sync::Arc<Cdi>| cdi.spec.read()?.clone_strategy_override.clone();
         Self {
-            scratch_class: scratch.filter(|class| classes.contains_key(class)),
+            scratch_class: scratch_class(config.as_deref(), |class| classes.contains_key(class)),
             classes,
             strategy: cluster.cdi.all().iter().find_map(strategy).filter(|strategy| !strategy.is_empty()),
             snapshots: cluster.snapshot_classes.all().iter().map(|driver| (**driver).clone()).collect(),
@@ -58,6 +57,11 @@ impl Storage {
             node_local: node_local.to_vec(),
         }
     }
+}
+
+/// The class that CDI makes scratch space in for every import, where it names one that is there: else an import's own.
+pub(super) fn scratch_class(config: Option<&CdiConfig>, is_there: impl FnOnce(&str) -> bool) -> Option<String> {
+    config?.status.read()?.scratch_space_storage_class.clone().filter(|class| is_there(class))
 }
 
 /// The name of CDI's one CDIConfig.

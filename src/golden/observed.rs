@@ -197,6 +197,13 @@ pub enum FetchView {
     },
 }
 
+impl Observed {
+    /// Its goldens, and those whose target was taken out.
+    pub fn views(&self) -> impl Iterator<Item = &ObservedTarget> {
+        self.targets.iter().chain(self.leaving.iter().map(|leaving| &leaving.target))
+    }
+}
+
 impl DataVolumeView {
     /// Whether its importer can get nothing because the spool has not got the disk, which is being fetched or waits for its turn to be.
     pub fn waits_for_the_spool(&self, spooled: Option<&SpooledView>, fetch: &FetchView) -> bool {
@@ -223,7 +230,7 @@ impl UpstreamView {
     pub fn asked(before: Option<&Self>, recorded: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition], now: Timestamp) -> Self {
         let recorded = || {
             let known = crate::api::find_condition(recorded, crate::api::ConditionType::UpstreamChanged)?;
-            Some(known.message.trim_end_matches(Reason::UpstreamChanged.remedy()).trim_end().to_owned())
+            Some(Reason::UpstreamChanged.without_remedy(&known.message).to_owned())
         };
         Self { checked: now, difference: before.map_or_else(recorded, |before| before.difference.clone()) }
     }
@@ -425,6 +432,13 @@ impl ClaimView {
     pub fn heeds(&self, volume: &DataVolumeView) -> bool {
         let is_of_another = || matches!(self.provenance(Some(volume)), Provenance::BroughtBack(_));
         self.controller.as_ref().map_or_else(|| !is_of_another(), |uid| *uid == volume.uid)
+    }
+
+    /// Whether it can be cloned, as it and the DataVolume of its name say, where that speaks for it.
+    pub fn is_whole(&self, volume: Option<&DataVolumeView>) -> bool {
+        let volume = volume.filter(|volume| self.heeds(volume));
+        let is_done = volume.is_none_or(|volume| volume.phase == "Succeeded" && !volume.terminating);
+        self.bound && !self.lost && !self.terminating && is_done
     }
 
     /// Whether the leader, or a person, wrote on it that this very claim is taken over as it is.

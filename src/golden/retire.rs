@@ -53,8 +53,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
     for target in &mut status.targets {
         (target.last_failure, target.next_attempt_time) = (None, None);
     }
-    let of_leaving = observed.leaving.iter().map(|leaving| &leaving.target);
-    let half_made: Vec<_> = observed.targets.iter().chain(of_leaving).filter_map(|target| unfinished(observed, target)).collect();
+    let half_made: Vec<_> = observed.views().filter_map(|target| unfinished(observed, target)).collect();
     if retirement.blockers.is_none() {
         after_status.extend(half_made.iter().flat_map(|(golden, volume)| {
             // An import that has not ended holds nothing that anybody could lose.

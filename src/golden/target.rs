@@ -3,7 +3,7 @@
 use super::{
     Action, ClaimView, ClassChoice, ClassFound, DataVolumeView, GoldenView, GrantView, Observed, ObservedTarget, adopt,
     decide::Draft,
-    import::{failed_before, running, spent_message, succeeded, unlike},
+    import::{failed_before, finished, running, spent_message},
     start::{name_for, start},
 };
 use crate::{
@@ -284,9 +284,8 @@ fn made(draft: &mut Draft<'_>, golden: &GoldenName, uid: String, view: &Observed
         let message = format!("The PVC {golden} is gone although its DataVolume is there, for which CDI has made an empty one.");
         return Some(TargetState::trouble(Reason::GoldenMissing, message));
     }
-    if let Some(message) = adopt::replaced(golden.as_str(), Some(&uid), &view.golden) {
-        let taken = adopt::restored(draft, golden, view, status);
-        return Some(taken.unwrap_or_else(|| TargetState::trouble(Reason::GoldenReplaced, message)));
+    if let Some(state) = adopt::disbelieved(draft, golden, Some(&uid), view, status) {
+        return Some(state);
     }
     if claim.terminating || volume.as_ref().is_some_and(|volume| volume.terminating) {
         let stays = volume.as_ref().is_some_and(|volume| claim.heeds(volume) && !volume.terminating);
@@ -344,9 +343,7 @@ pub(super) fn missing_marks(image: &Image, golden: &GoldenName, view: &ObservedT
 /// keeps others from being made.
 pub(super) fn marks_of_all(image: &Image, observed: &Observed) -> Vec<Action> {
     let record = |name: &GoldenName| observed.status.targets.iter().find(|known| known.golden.as_deref() == Some(name.as_str()));
-    let of_leaving = observed.leaving.iter().map(|leaving| &leaving.target);
-    let views = observed.targets.iter().chain(of_leaving);
-    views.filter_map(|view| missing_marks(image, view.name.as_ref()?, view, record(view.name.as_ref()?)?)).collect()
+    observed.views().filter_map(|view| missing_marks(image, view.name.as_ref()?, view, record(view.name.as_ref()?)?)).collect()
 }
 
 /// A golden that is to be made, or is being made.
@@ -398,15 +395,9 @@ fn make(
         )
         .with_disk(),
         // Nobody will collect it: restored from a backup, left behind by `--cascade=orphan` or by CDI's former garbage collection.
-        (None, Some(claim)) if claim.ours => match (adopt::replaced(golden.as_str(), None, &view.golden), unlike(draft, claim, view)) {
-            (Some(message), _) => {
-                adopt::restored(draft, &golden, view, status).unwrap_or_else(|| TargetState::trouble(Reason::GoldenReplaced, message))
-            }
-            (None, Some(difference)) => {
-                TargetState::trouble(Reason::NameConflict, format!("The golden {golden} is there and {difference}."))
-            }
-            (None, None) => succeeded(draft, &golden, claim, view, status),
-        },
+        (None, Some(claim)) if claim.ours => {
+            adopt::disbelieved(draft, &golden, None, view, status).unwrap_or_else(|| finished(draft, &golden, claim, view, status))
+        }
         (None, Some(_)) => TargetState::trouble(
             Reason::NameConflict,
             format!("A PVC {golden} exists in the catalog namespace that is not this image's golden."),

@@ -42,6 +42,11 @@ macro_rules! reasons {
                     $(Self::$name => $remedy,)*
                 }
             }
+
+            /// A message of this reason without the remedy at its end.
+            pub fn without_remedy(self, message: &str) -> &str {
+                message.trim_end_matches(self.remedy()).trim_end()
+            }
         }
     };
     (@text $name:ident $text:literal) => { $text };

@@ -1,5 +1,7 @@
 //! The consumer ledger filled from the API server itself, once: for the moment in which a cache, however fresh, is not enough (R23).
 
+use std::time::Duration;
+
 use kube::{Client, api::ListParams, core::Request};
 
 use super::{
@@ -13,7 +15,7 @@ use crate::{
         VirtualMachine, VolumeCloneSource, VolumeSnapshot, WorkerClass,
     },
     rules::clone::{Known, Unknown},
-    run::api_error,
+    run::{api_error, backoff::Backoff},
 };
 
 /// Objects in a page.
@@ -43,11 +45,11 @@ pub async fn fresh_ledger(client: &Client, catalog_namespace: &str) -> Known<Led
     Ok(ledger)
 }
 
-/// How often one page is asked for again where the API server fails in passing: a look has many pages, and would be thrown away whole for one.
-const RETRIES: u32 = 3;
+/// How often one page is asked for where the API server fails in passing: a look has many pages, and would be thrown away whole for one.
+const TRIES: u32 = 4;
 
-/// The wait before a page is asked for again, which doubles.
-const PAUSE: std::time::Duration = std::time::Duration::from_millis(200);
+/// The waits between.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
 
 /// Whether a failure may be over the next moment: no refusal, but an API server that is busy, failing, or cut off.
 fn may_pass(error: &kube::Error) -> bool {
@@ -57,30 +59,37 @@ fn may_pass(error: &kube::Error) -> bool {
     }
 }
 
+fn failed<K: Observe>(why: &dyn std::fmt::Display) -> Unknown {
+    Unknown(format!("{} objects cannot be listed: {why}", K::KIND))
+}
+
+/// One page, as the API server writes it; nothing where it does not know the kind.
+async fn ask<K: Observe>(client: &Client, request: &Request, params: &ListParams) -> Known<Option<String>> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let asked = request.list(params).map_err(|error| failed::<K>(&error))?;
+        match tokio::time::timeout(Duration::from_secs(65), client.request_text(asked)).await {
+            Ok(Ok(text)) => return Ok(Some(text)),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(None),
+            Ok(Err(error)) if tries < TRIES && may_pass(&error) => tokio::time::sleep(PAUSES.grown(tries)).await,
+            Ok(Err(error)) => return Err(failed::<K>(&api_error(&error))),
+            Err(_) => return Err(Unknown(format!("the API server did not list {} objects in time", K::KIND))),
+        }
+    }
+}
+
 /// Lists one kind; says whether the API server knows it. An object that cannot be read ends no list: it may need any golden.
 async fn fill<K: Observe>(client: &Client, ledger: &mut Ledger) -> Known<bool> {
-    let failed = |why: &dyn std::fmt::Display| Unknown(format!("{} objects cannot be listed: {why}", K::KIND));
+    let failed = |why: &dyn std::fmt::Display| failed::<K>(why);
     let request = Request::new(K::url_path(&(), None));
     // Without a resourceVersion the API server answers with the newest state.
     let mut params = ListParams::default().limit(PAGE);
     ledger.begin(K::KIND);
     loop {
-        let mut tries = 0;
-        let text = loop {
-            let asked = request.list(&params).map_err(|error| failed(&error))?;
-            match tokio::time::timeout(std::time::Duration::from_secs(65), client.request_text(asked)).await {
-                Ok(Ok(text)) => break text,
-                Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
-                    ledger.not_installed(K::KIND);
-                    return Ok(false);
-                }
-                Ok(Err(error)) if tries < RETRIES && may_pass(&error) => {
-                    tokio::time::sleep(PAUSE * 2_u32.pow(tries)).await;
-                    tries += 1;
-                }
-                Ok(Err(error)) => return Err(failed(&api_error(&error))),
-                Err(_) => return Err(Unknown(format!("the API server did not list {} objects in time", K::KIND))),
-            }
+        let Some(text) = ask::<K>(client, &request, &params).await? else {
+            ledger.not_installed(K::KIND);
+            return Ok(false);
         };
         let page = page::<K>(&text).map_err(|error| failed(&error))?;
         for item in &page.items {

@@ -30,9 +30,8 @@ impl Term {
     pub(super) fn decide_in_turn(&self, observed: &mut Observed, uid: &str, created: Timestamp, now: Timestamp) -> Decision {
         let (cluster, catalog) = (&self.shared.cluster, &self.shared.catalog);
         // Our own last write may be newer than the store.
-        let views = observed.targets.iter().chain(observed.leaving.iter().map(|leaving| &leaving.target));
         let standing: BTreeSet<GoldenName> =
-            views.filter(|view| view.golden.volume.is_some()).filter_map(|view| view.name.clone()).collect();
+            observed.views().filter(|view| view.golden.volume.is_some()).filter_map(|view| view.name.clone()).collect();
         let stands = |golden: &GoldenName| standing.contains(golden) || cluster.volumes.get(catalog, golden.as_str()).is_some();
         let mut reserved = self.reserved();
         let former = reserved.get(uid).cloned().unwrap_or_default();

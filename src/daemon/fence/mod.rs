@@ -2,7 +2,6 @@
 
 mod candidates;
 mod marks;
-mod tried;
 mod trouble;
 
 use std::{
@@ -19,9 +18,8 @@ use tokio_util::sync::CancellationToken;
 use self::{
     candidates::{Candidate, candidates, is_wished_still},
     marks::Refused,
-    tried::Tried,
 };
-use super::controller::Shared;
+use super::{controller::Shared, tried::Tried};
 use crate::{
     fence::{Needed, Observed, Step, Wish, decide},
     rules::{
@@ -32,6 +30,7 @@ use crate::{
     },
     run::{
         api_error,
+        backoff::Backoff,
         client::is_lost,
         events::{self, Severity},
     },
@@ -52,6 +51,8 @@ const GATHER: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often the goldens that are to go are looked at when nothing is heard of them or their consumers.
 const SLOWLY: Duration = Duration::from_secs(10);
+/// The wait between two attempts at what the API server does not let be done.
+const FAILED: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// How often all goldens are looked at when nothing is heard of any.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -172,7 +173,7 @@ async fn round(shared: &Shared, client: &Client, memory: &mut Memory) -> kube::R
     let fresh = match fresh_ledger(client, &shared.catalog).await {
         Ok(fresh) => fresh,
         Err(unknown) => {
-            let wait = memory.question.failed(Instant::now());
+            let wait = memory.question.failed(Instant::now(), FAILED);
             tracing::warn!(%unknown, retry_in = ?wait, "who needs a golden cannot be asked");
             if let Some(text) = trouble::of_question(&unknown.to_string(), memory.question.failures()) {
                 seen.iter().filter(|candidate| to_ask.contains(&candidate.uid())).for_each(|candidate| say(shared, candidate, Some(&text)));
@@ -247,26 +248,18 @@ async fn go(shared: &Shared, client: &Client, candidate: &Candidate, step: Step,
     if let Some(left) = memory.tried.get(&uid).and_then(|tried| tried.left(Instant::now())) {
         return Ok(Step::Wait(left));
     }
-    let is_last = matches!(step, Step::Mark(Fence::Retired)) && !candidate.is_retired();
-    let outcome = match is_last {
-        true => match is_wished_still(shared, client, candidate).await {
-            Ok(true) => act(shared, client, candidate, &step, memory).await,
-            other => other,
-        },
-        false => act(shared, client, candidate, &step, memory).await,
-    };
-    match outcome {
+    match act(shared, client, candidate, &step, memory).await {
         Ok(true) => {
             memory.tried.remove(&uid);
             say(shared, candidate, None);
             Ok(step)
         }
         // It is not as it was decided on: the watch is behind, for minutes at worst. Not everything is asked again each second meanwhile.
-        Ok(false) => Ok(Step::Wait(memory.tried.entry(uid).or_default().failed(Instant::now()))),
+        Ok(false) => Ok(Step::Wait(memory.tried.entry(uid).or_default().failed(Instant::now(), FAILED))),
         Err(Refused { error, .. }) if is_lost(&error) => Err(error),
         Err(Refused { what, error }) => {
             let tried = memory.tried.entry(uid).or_default();
-            let wait = tried.failed(Instant::now());
+            let wait = tried.failed(Instant::now(), FAILED);
             let text = trouble::of_write(&what, &error, tried.failures());
             tracing::warn!(golden = candidate.name(), what, error = api_error(&error), retry_in = ?wait, "a step of retiring failed");
             if let Some(text) = text {
@@ -277,11 +270,15 @@ async fn go(shared: &Shared, client: &Client, candidate: &Candidate, step: Step,
     }
 }
 
-/// Does a step. Gives whether it was done: not where the golden changed meanwhile, which is to be looked at again.
+/// Does a step. Gives whether it was done: not where the golden, or what is wished of it, changed meanwhile, which is to be looked at again.
 async fn act(shared: &Shared, client: &Client, candidate: &Candidate, step: &Step, memory: &mut Memory) -> Result<bool, Refused> {
     match step {
         Step::Rest | Step::Ask | Step::Wait(_) => {}
         Step::Mark(fence) => {
+            let is_last = *fence == Fence::Retired && !candidate.is_retired();
+            if is_last && !is_wished_still(shared, client, candidate).await? {
+                return Ok(false);
+            }
             memory.before_mark(&candidate.uid(), *fence);
             if !marks::mark(client, &shared.catalog, candidate, *fence).await? {
                 return Ok(false);

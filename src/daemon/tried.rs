@@ -4,9 +4,6 @@ use std::time::{Duration, Instant};
 
 use crate::run::backoff::Backoff;
 
-/// The wait between two attempts.
-const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-
 /// One step that failed, or is about to be tried for the first time.
 #[derive(Debug, Default)]
 pub(super) struct Tried {
@@ -20,12 +17,22 @@ impl Tried {
         self.next.map(|next| next.saturating_duration_since(now)).filter(|left| !left.is_zero())
     }
 
+    /// When it may be tried again; nothing where it never was to wait.
+    pub(super) const fn due(&self) -> Option<Instant> {
+        self.next
+    }
+
     /// It failed once more. Gives the wait until it is tried again.
-    pub(super) fn failed(&mut self, now: Instant) -> Duration {
+    pub(super) fn failed(&mut self, now: Instant, pauses: Backoff) -> Duration {
         self.failures = self.failures.saturating_add(1);
-        let wait = PAUSES.grown(self.failures);
-        self.next = Some(now + wait);
+        let wait = pauses.grown(self.failures);
+        self.rest(now, wait);
         wait
+    }
+
+    /// It is left alone for so long, which is no failure.
+    pub(super) fn rest(&mut self, now: Instant, wait: Duration) {
+        self.next = Some(now + wait);
     }
 
     /// How often it failed in a row.
@@ -38,6 +45,8 @@ impl Tried {
 mod tests {
     use super::*;
 
+    const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+
     #[test]
     fn what_fails_is_left_alone_for_longer_each_time_and_never_for_good() {
         let mut now = Instant::now();
@@ -45,7 +54,7 @@ mod tests {
         assert_eq!((tried.left(now), tried.failures()), (None, 0));
         let mut waits = Vec::new();
         for _ in 0..8 {
-            let wait = tried.failed(now);
+            let wait = tried.failed(now, PAUSES);
             assert_eq!(tried.left(now), Some(wait));
             now += wait;
             assert_eq!(tried.left(now), None);
