@@ -110,6 +110,12 @@ impl CdiStandIn {
         self.wake();
     }
 
+    /// A script in the place of every other with exactly this pattern: what one held is held by the next, with nothing between.
+    pub fn rescript(&self, pattern: &str, behaviour: Behaviour) {
+        self.ctx.scripts.replace(pattern, behaviour);
+        self.wake();
+    }
+
     /// Takes back every script with exactly this pattern: the cause is gone, and what waited goes on.
     pub fn unscript(&self, pattern: &str) {
         self.ctx.scripts.remove(pattern);

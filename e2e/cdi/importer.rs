@@ -180,11 +180,11 @@ impl Attempt<'_> {
             done += chunk.len() as u64;
             file.write_all(&chunk).await.map_err(write)?;
             let fraction = total.filter(|total| *total > 0).map_or(0.0, |total| done as f64 / total as f64);
+            pace.reached(fraction, self).await?;
             self.fault_at(fraction).await?;
-            pace.reached(fraction, self).await;
             (self.progress)(fraction);
         }
-        pace.reached(1.0, self).await;
+        pace.reached(1.0, self).await?;
         self.fault_at(1.0).await?;
         file.flush().await.map_err(write)?;
         drop(file);
@@ -285,12 +285,16 @@ impl Pace {
         Self { count, every, at: 0 }
     }
 
-    async fn reached(&mut self, fraction: f64, attempt: &Attempt<'_>) {
+    /// A script that stops or kills a transfer is heard at each step, also where the whole disk came in one piece.
+    async fn reached(&mut self, fraction: f64, attempt: &Attempt<'_>) -> Result<(), Failure> {
         while self.at < self.count && fraction >= f64::from(self.at + 1) / f64::from(self.count) {
             self.at += 1;
-            (attempt.progress)(f64::from(self.at) / f64::from(self.count));
+            let step = f64::from(self.at) / f64::from(self.count);
+            (attempt.progress)(step);
+            attempt.fault_at(step).await?;
             tokio::time::sleep(self.every).await;
         }
+        Ok(())
     }
 }
 

@@ -89,6 +89,16 @@ impl Scripts {
         self.changed.send_modify(|version| *version += 1);
     }
 
+    /// Puts one script in the place of all of this pattern, with no moment without any.
+    pub(super) fn replace(&self, pattern: &str, behaviour: Behaviour) {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut list = lock(&self.list);
+        list.retain(|script| script.pattern != pattern);
+        list.push(Script { id, pattern: pattern.into(), behaviour });
+        drop(list);
+        self.changed.send_modify(|version| *version += 1);
+    }
+
     /// Ends waiting when any script is added or removed.
     pub(super) fn watch(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()

@@ -135,13 +135,18 @@ async fn clutter_comes_and_goes_and_marks_are_copied_once() {
 async fn progress_is_reported_in_steps() {
     let Some(room) = room().await else { return };
     room.access().await;
-    room.cdi.script(&format!("{}/golden", room.ns()), Behaviour::Ticks { count: 4, every: std::time::Duration::from_millis(700) });
+    room.cdi.script(&format!("{}/golden", room.ns()), Behaviour::Ticks { count: 4, every: std::time::Duration::ZERO });
+    // Held at each step until it was seen: a watch of a busy API server may see no state that only lasts a while.
+    let hold = format!("{}/*", room.ns());
+    room.cdi.script(&hold, Behaviour::StuckAt(25.0));
     let url = UPSTREAM.put(&format!("/{}/disk", room.ns()), Answer::File(DISK.qcow2.clone()));
     room.apply(&room.import("golden", &url)).await;
-    for percent in ["25.00%", "50.00%", "75.00%"] {
+    for (percent, next) in [("25.00%", 50.0), ("50.00%", 75.0), ("75.00%", 100.0)] {
         let status = room.until("golden", percent, |status| status.progress == percent).await;
         assert_eq!(status.phase, "ImportInProgress");
+        room.cdi.rescript(&hold, Behaviour::StuckAt(next));
     }
+    room.cdi.unscript(&hold);
     assert_eq!(room.until_succeeded("golden").await.progress, "100.0%");
 }
 
