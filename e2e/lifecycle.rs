@@ -154,6 +154,18 @@ async fn a_schematic_document_is_posted_once(scene: &Scene<'_>) {
     );
     assert_eq!(factory.hits("/schematics").iter().filter(|hit| hit.method == "POST").count(), 1);
     images::same_content(&scene.stage.disk(&format!("talos-worker-{ID}-v1.13.6")).await, "raw", &raw, "raw");
+
+    // The same image under another name: its golden is known by its identity, and nothing is fetched.
+    let fetched = || factory.hits(&format!("/image/{ID}/v1.13.6/openstack-amd64.raw.xz")).iter().filter(|hit| hit.method == "GET").count();
+    let before = fetched();
+    scene.stage.images().delete("document", &DeleteParams::default()).await.expect("deleted");
+    harness::until_gone(scene.stage.images(), "document").await;
+    let source = json!({ "talosFactory": { "schematicID": ID, "version": "v1.13.6", "factoryURL": factory.url("") } });
+    scene.create("renamed", json!({ "source": source, "storage": { "targets": [{ "storageClassName": "replicated" }] } })).await;
+    scene.stage.until("renamed", "Ready", "True").await;
+    let renamed = scene.stage.images().get("renamed").await.expect("image").status.expect("status");
+    assert_eq!((renamed.targets[0].claim_uid.as_ref(), renamed.targets[0].adopted), (status.targets[0].claim_uid.as_ref(), Some(true)));
+    assert_eq!(fetched(), before, "it was fetched again");
 }
 
 async fn terminal_failures_are_retried_when_asked(scene: &Scene<'_>) {

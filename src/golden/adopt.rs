@@ -1,6 +1,8 @@
 //! Taking over what is there already (R5): goldens of the former catalogs, made by Helm or by hand, and volumes that a restore
 //! brought back. Metadata is written and nothing else: the volume keeps its UID, upstream is not asked, nothing is imported.
 
+use std::collections::BTreeMap;
+
 use kube::ResourceExt as _;
 
 use super::{Action, ClaimView, DataVolumeView, GoldenView, ObservedTarget, decide::Draft, target::TargetState};
@@ -16,20 +18,25 @@ use crate::{
     },
 };
 
-/// What there is to be read of a volume that may be adopted.
-pub fn stranger(volume: Option<&DataVolume>, claim: Option<&Claim>, provenance: Provenance) -> Stranger {
+/// What there is to be read of a volume that may be adopted by the image of this identity.
+pub fn stranger(volume: Option<&DataVolume>, claim: Option<&Claim>, provenance: Provenance, identity: Option<&str>) -> Stranger {
     let uid = claim.and_then(|claim| claim.uid());
     let annotations = [claim.map(|claim| claim.annotations()), volume.map(|volume| volume.annotations())];
     let labels = [claim.map(|claim| claim.labels()), volume.map(|volume| volume.labels())];
     let consents = annotations.into_iter().flatten().filter_map(|annotations| annotations.get(marks::ADOPT)).map(String::as_str);
     let consent = Consent::read(consents, uid.as_deref());
-    let is_marked = labels.into_iter().flatten().any(|labels| labels.get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE));
+    let has_mark = |labels: &&BTreeMap<String, String>| labels.get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE);
+    let is_marked = labels.into_iter().flatten().any(|labels| has_mark(&labels));
+    // The name of an image is a hoster's to change: the mark of this identity under another name is this image still.
+    let is_of_identity =
+        |labels: &BTreeMap<String, String>| identity.is_some() && labels.get(marks::IDENTITY).map(String::as_str) == identity;
+    let is_this_image = is_marked && labels.into_iter().flatten().all(|labels| has_mark(&labels) && is_of_identity(labels));
     let claim_spec = claim.and_then(|claim| claim.spec.read());
     let volume_spec = volume.and_then(|volume| volume.spec.read());
     let asked = volume_spec.and_then(|spec| spec.storage.as_ref().or(spec.pvc.as_ref())).and_then(|spec| spec.storage_request());
     let size = asked.or_else(|| claim_spec.and_then(|spec| spec.storage_request()));
     Stranger {
-        origin: origin(volume, claim),
+        origin: if is_this_image { Origin::ThisImage } else { origin(volume, claim) },
         class: claim_spec.and_then(|spec| spec.storage_class_name.clone()),
         size: size.and_then(|size| DiskSize::from_bytes(size.bytes()?)),
         volume_mode: claim_spec.and_then(|spec| spec.volume_mode.clone()),

@@ -6,7 +6,9 @@ use super::{Foretold, GoldenView, foretell, observe::golden_view, tests::http, w
 use crate::{
     foreign::{Claim, DataVolume},
     rules::{
-        Reason, marks,
+        Reason,
+        adopt::Origin,
+        marks,
         provenance::{Consent, Provenance},
     },
 };
@@ -147,6 +149,30 @@ fn mark(volume: &mut Value, claim: &mut Value) {
         for (key, value) in [(marks::GOLDEN, marks::GOLDEN_VALUE), (marks::IMAGE, "a"), (marks::IDENTITY, &identity)] {
             label(object, key, value);
         }
+    }
+}
+
+/// Our own golden under another name of the image: known by the identity on its marks, unless an object beside it lacks them.
+#[test]
+fn r5_what_is_this_image_under_another_name() {
+    let renamed = |volume: &mut Value, claim: &mut Value| {
+        mark(volume, claim);
+        for object in [volume, claim] {
+            label(object, marks::IMAGE, "b");
+        }
+    };
+    let cases: [(&str, Change, bool); 4] = [
+        ("both say so", |_, _| {}, true),
+        ("its DataVolume is gone", |volume, _| *volume = Value::Null, true),
+        ("another identity", |_, claim| label(claim, marks::IDENTITY, "other"), false),
+        ("a DataVolume without the mark", |volume, _| volume["metadata"]["labels"] = json!({}), false),
+    ];
+    for (case, change, expected) in cases {
+        let found = view(|volume, claim| {
+            renamed(volume, claim);
+            change(volume, claim);
+        });
+        assert_eq!(found.stranger.map(|found| found.origin == Origin::ThisImage), Some(expected), "{case}");
     }
 }
 

@@ -169,7 +169,7 @@ pub fn golden_view(volume: Option<&DataVolume>, claim: Option<&Claim>, image: &I
     let of_claim = claim.map(|claim| claim_view(claim, image, identity));
     let provenance = of_claim.as_ref().map_or(Provenance::FilledHere, |claim| claim.provenance(of_volume.as_ref()));
     GoldenView {
-        stranger: (volume.is_some() || claim.is_some()).then(|| super::adopt::stranger(volume, claim, provenance)),
+        stranger: (volume.is_some() || claim.is_some()).then(|| super::adopt::stranger(volume, claim, provenance, identity)),
         volume: of_volume,
         claim: of_claim,
         ..GoldenView::default()

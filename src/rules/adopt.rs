@@ -6,7 +6,7 @@
 use url::Url;
 
 use super::provenance::{Consent, Provenance, brought_back_message, consent_wanted};
-use crate::model::{DiskSize, HttpUrl, public_url};
+use crate::model::{DiskSize, HttpUrl, public_url, redact};
 
 /// The prefixes of the former catalogs' goldens, whose owners need not be asked.
 const FORMER: [&str; 2] = ["talos-worker-", "vm-default-images-"];
@@ -23,6 +23,8 @@ pub enum Origin {
         /// The release.
         version: String,
     },
+    /// Our own mark, for the very image that asks, under a name that the image had before.
+    ThisImage,
     /// Something that no image of the catalog comes from, in words.
     Other(String),
     /// Nothing says.
@@ -101,6 +103,7 @@ pub fn adoption(wanted: &Wanted<'_>, found: &Stranger) -> Adoption {
             }
             true
         }
+        Origin::ThisImage => true,
         Origin::Other(what) => {
             differences.push(format!("source: {what}"));
             true
@@ -128,14 +131,14 @@ pub fn adoption(wanted: &Wanted<'_>, found: &Stranger) -> Adoption {
         let differences = differences.join("; ");
         return Adoption::Refuse(format!("{} exists in the catalog namespace and is not this image ({differences})", wanted.golden));
     }
-    let former = FORMER.iter().any(|prefix| wanted.golden.starts_with(prefix));
+    let needs_no_word = found.origin == Origin::ThisImage || FORMER.iter().any(|prefix| wanted.golden.starts_with(prefix));
     let uid = found.uid.as_deref();
     match (&found.provenance, found.consent, uid) {
         (_, Consent::OfThisClaim, _) => return Adoption::Adopt,
         (Provenance::BroughtBack(why), _, Some(uid)) => return Adoption::BroughtBack(brought_back_message(wanted.golden, uid, why)),
         // What carries our mark was taken over once, and the word with it.
         (_, Consent::OfTheName, _) if !found.is_marked => return Adoption::Adopt,
-        (Provenance::FilledHere, ..) if known && former => return Adoption::Adopt,
+        (Provenance::FilledHere, ..) if known && needs_no_word => return Adoption::Adopt,
         _ => {}
     }
     let why = match (known, &found.provenance) {
@@ -147,9 +150,9 @@ pub fn adoption(wanted: &Wanted<'_>, found: &Stranger) -> Adoption {
     Adoption::Refuse(format!("{} exists in the catalog namespace and {why}: if it holds this image's disk, {then}", wanted.golden))
 }
 
-/// A URL as a message may repeat it.
+/// A URL as a message may repeat it: a path of the spool is as good as a key.
 fn shown(url: &str) -> String {
-    Url::parse(url).map_or_else(|_| "a URL that cannot be read".to_owned(), |url| public_url(&url))
+    Url::parse(url).map_or_else(|_| "a URL that cannot be read".to_owned(), |url| redact(&public_url(&url)))
 }
 
 #[cfg(test)]
@@ -208,6 +211,14 @@ mod tests {
     #[case::other_url_with_consent("vm-default-images-a", url("https://e.example/jammy.img"), true, Err("jammy.img"))]
     #[case::credentials("vm-default-images-a", url("https://u:hunter2@e.example/noble.img?t=hunter2"), false, Err("source"))]
     #[case::no_url_at_all("vm-default-images-a", url("://hunter2"), false, Err("cannot be read"))]
+    #[case::ours_of_another_image(
+        "talos-worker-ce4c-v1.13.6",
+        url("https://spool.example.svc:8443/v1/disks/golden/hunter2.qcow2"),
+        false,
+        Err("source")
+    )]
+    #[case::this_image("talos-worker-ce4c-v1.13.6", Origin::ThisImage, false, Ok(()))]
+    #[case::this_image_of_any_name("kairos-worker-a", Origin::ThisImage, false, Ok(()))]
     #[case::clone("vm-default-images-a", Origin::Other("it is a clone of x/y".into()), true, Err("clone of x/y"))]
     #[case::unknown("vm-default-images-a", Origin::Unknown, false, Err("adopt: own`"))]
     #[case::unknown_with_consent("vm-default-images-a", Origin::Unknown, true, Ok(()))]
@@ -236,6 +247,7 @@ mod tests {
     #[case::restored(Provenance::BroughtBack("how".into()), Consent::No, false, Err("brought back by a restore (how)"))]
     #[case::restored_with_the_word_it_had(Provenance::BroughtBack("how".into()), Consent::OfTheName, false, Err("adopt: own`"))]
     #[case::restored_with_its_uid(Provenance::BroughtBack("how".into()), Consent::OfThisClaim, false, Ok(()))]
+    #[case::this_image_restored(Provenance::BroughtBack("how".into()), Consent::OfTheName, true, Err("how"))]
     #[case::restored_after_it_was_taken_over(Provenance::BroughtBack("how".into()), Consent::OfTheName, true, Err("how"))]
     fn r7_by_where_it_was_filled(
         #[case] provenance: Provenance,
