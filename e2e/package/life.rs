@@ -39,6 +39,14 @@ async fn releases_come_and_go_and_images_stay() {
     // An edit is refused by name and with the move, and nothing has changed.
     let refused = site.catalog("upgrade", "first", NAMESPACE, json!([image("b", &c)]), &NO_PODS).await.err();
     assert!(refused.contains("images[0] (b) was edited") && refused.contains("The supported move is a new entry"), "{refused}");
+    // Two releases may share the catalog; one of them guards the clones.
+    site.cluster.kubectl(["create", "namespace", ELSEWHERE]).await.ok();
+    let look = ["--dry-run=server", NO_PODS[0], NO_PODS[1]];
+    let refused = site.catalog("install", "second", ELSEWHERE, json!([]), &look).await.err();
+    assert!(refused.contains("admission.enabled: the release first in the namespace") && refused.contains("uninstall that one"), "{refused}");
+    let unguarded = [&look[..], &["--set", "admission.enabled=false"]].concat();
+    site.catalog("install", "second", ELSEWHERE, json!([]), &unguarded).await.ok();
+
     let kept = site.kept().await;
     assert_eq!(kept.len(), 6, "two of each kind: {kept:?}");
 

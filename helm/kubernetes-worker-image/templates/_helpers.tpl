@@ -124,6 +124,25 @@ an address of its own), so that without the values' word these ports are open to
 {{- if and (lookup "v1" "Namespace" "" "kube-system") (not (lookup "v1" "Namespace" "" .Values.catalogNamespace)) }}
 {{- fail (printf "the namespace %q (catalogNamespace) does not exist: create it, or name the one that holds the golden images" .Values.catalogNamespace) }}
 {{- end }}
+{{- if .Values.admission.enabled }}
+{{- include "golden-catalog.checkOtherGuard" . }}
+{{- end }}
+{{- end }}
+
+{{/*
+One release guards the clones of a cluster. Of two, one leads, and only who leads has certificates for its webhooks: those of the other would
+refuse every clone in the cluster. What a release left whose namespace is gone does not count: it is being collected.
+*/}}
+{{- define "golden-catalog.checkOtherGuard" -}}
+{{- range (lookup "admissionregistration.k8s.io/v1" "ValidatingWebhookConfiguration" "" "").items | default list }}
+{{- $annotations := .metadata.annotations | default dict }}
+{{- $name := get $annotations "meta.helm.sh/release-name" }}
+{{- $namespace := get $annotations "meta.helm.sh/release-namespace" }}
+{{- $ours := and (eq $name $.Release.Name) (eq $namespace $.Release.Namespace) }}
+{{- if and (eq (get (.metadata.labels | default dict) "app.kubernetes.io/name") "golden-catalog") $name (not $ours) (lookup "v1" "Namespace" "" $namespace) }}
+{{- fail (printf "admission.enabled: the release %s in the namespace %s guards the clones of this cluster already, and two cannot. Set `admission.enabled: false` for this release, or uninstall that one first: its images and goldens stay. Nothing was changed." $name $namespace) }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* The name of both webhook configurations. The leader fills them in by this name. */}}
