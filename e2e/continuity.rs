@@ -33,3 +33,5 @@ mod stories;
 mod versions;
 #[path = "continuity/world.rs"]
 mod world;
+#[path = "continuity/volume.rs"]
+mod volume;
