@@ -46,6 +46,8 @@ pub(super) struct Leader {
     /// The watch of the images, which sends what the CRD has.
     pub images: Option<Pulse>,
     pub crd_upgrade: bool,
+    /// How long one read of the API server may take.
+    pub api_patience: Duration,
     pub served: Arc<numbers::Served>,
 }
 
@@ -92,7 +94,7 @@ impl Leader {
     }
 
     async fn lead(&self, claim: &Claim, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
-        let writer = client::writer(&self.config, claim)?;
+        let writer = client::writer(&self.config, claim, self.api_patience)?;
         let upgrade = async {
             if self.crd_upgrade {
                 Box::pin(crd::keep(writer.clone(), self.crd.clone(), stop.clone())).await;

@@ -273,6 +273,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
             crd,
             images,
             crd_upgrade: settings.crd_upgrade,
+            api_patience: settings.api_patience,
             served,
         };
         move |stop| leader.run(spool_listener, stop)
