@@ -1,6 +1,6 @@
 //! What a replica does when it leads.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use kube::{Api, Client};
 use tokio::sync::Notify;
@@ -51,9 +51,17 @@ pub(super) struct Leader {
     pub served: Arc<numbers::Served>,
 }
 
+/// Takes the spool's port. Only for as long as this replica leads: whoever is led to another one then is refused at once, and tries again
+/// soon, where the kernel would else take the connection and keep it waiting for nobody.
+pub(super) fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
 impl Leader {
     /// Leads whenever the Lease is held, until `stop`.
-    pub(super) async fn run(mut self, listener: std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
+    pub(super) async fn run(mut self, stop: CancellationToken) -> Result<(), Fatal> {
         loop {
             let claim = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -68,7 +76,7 @@ impl Leader {
             let term = stop.child_token();
             let outcome = {
                 // On the heap, as all that it does: one future of all of it would be larger than a thread's stack is safe for.
-                let mut lead = Box::pin(self.lead(&claim, &listener, term.clone()));
+                let mut lead = Box::pin(self.lead(&claim, term.clone()));
                 // Ended, not dropped: its loops put in order what they leave, and its server lets go of importers.
                 let longest = tokio::select! {
                     outcome = &mut lead => Err(outcome),
@@ -93,7 +101,7 @@ impl Leader {
         }
     }
 
-    async fn lead(&self, claim: &Claim, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
+    async fn lead(&self, claim: &Claim, stop: CancellationToken) -> Result<(), Fatal> {
         let writer = client::writer(&self.config, claim, self.api_patience)?;
         let upgrade = async {
             if self.crd_upgrade {
@@ -106,7 +114,7 @@ impl Leader {
                 tokio::select! { () = stop.cancelled() => return Ok(()), () = self.crd_is_usable(&writer) => {} }
                 let part = stop.child_token();
                 let outcome = tokio::select! {
-                    outcome = Box::pin(self.work(writer.clone(), listener, part.clone())) => Some(outcome),
+                    outcome = Box::pin(self.work(writer.clone(), part.clone())) => Some(outcome),
                     // As at the start: what is written now would be stored without the fields that are missing.
                     _ = crd::lost(self.crd.clone()) => None,
                 };
@@ -136,7 +144,7 @@ impl Leader {
     }
 
     /// What a leader does once it can.
-    async fn work(&self, writer: Client, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
+    async fn work(&self, writer: Client, stop: CancellationToken) -> Result<(), Fatal> {
         let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(writer.clone(), &self.arguments.namespace);
         let key = certs::KeptSpoolKey::obtain(&secrets, certs::SPOOL_KEY).await?;
         let key = SpoolKey::from_bytes(key.as_bytes()).map_err(|error| Fatal::Other(error.to_string()))?;
@@ -157,7 +165,7 @@ impl Leader {
         let term = Term::new(Arc::clone(&self.shared), hands, stop.clone());
         let settings = spool::server::Settings { hold: self.hold, grace: SENDING, ..spool::server::Settings::default() };
         let tls = certs::server_config(Arc::clone(&self.resolver), &["http/1.1"]).map_err(|error| Fatal::Other(error.to_string()))?;
-        let listener = listener.try_clone().map_err(|error| Fatal::Listen(self.arguments.spool_listen, error))?;
+        let listener = listen(self.arguments.spool_listen).map_err(|error| Fatal::Listen(self.arguments.spool_listen, error))?;
         let server = Box::pin(spool::server::serve(listener, tls, registry.clone(), self.store.clone(), settings, stop.clone()));
         let wake = Box::pin(wake::on_spool(&registry, &self.store, Arc::clone(&self.shared), stop.clone()));
         let endpoints = Box::pin(endpoints::keep(writer.clone(), &self.arguments, stop.clone()));
