@@ -1,6 +1,14 @@
 //! What a replica does when it leads.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use kube::{Api, Client};
 use tokio::sync::Notify;
@@ -43,6 +51,8 @@ pub(super) struct Leader {
     pub list_changed: Arc<Notify>,
     pub store: Store,
     pub crd: crd::Seen,
+    /// How often the CRD had been seen to lack fields when the images were last read.
+    pub read_after: AtomicU64,
     /// The watch of the images, which sends what the CRD has.
     pub images: Option<Pulse>,
     pub crd_upgrade: bool,
@@ -130,17 +140,32 @@ impl Leader {
         }
     }
 
-    /// Waits until the CRD has every field of this release: with one that lacks some, what is written there would be lost.
+    /// Waits until the CRD has every field of this release, and the images are known with all of theirs: with one that lacks some, what is
+    /// written there would be lost, and so is what this replica read then, leading or not.
     async fn crd_is_usable(&self, client: &Client) {
         let mut seen = self.crd.clone();
         drop(seen.wait_for(Option::is_some).await);
         let usable = seen.borrow().as_ref().map(crd::Live::usable);
-        let Some(Err(why)) = usable else { return };
-        let turned_off = if self.crd_upgrade { "" } else { " (`crdUpgrade` is off: install the CRD of this release by hand)" };
-        tracing::warn!("{why}{turned_off}; nothing is written until it has them");
-        crd::usable(&mut seen).await;
-        crd::read_anew(client, &self.shared.cluster.images, self.images.as_deref()).await;
-        tracing::info!("the CRD has every field of this release");
+        if let Some(Err(why)) = &usable {
+            let turned_off = if self.crd_upgrade { "" } else { " (`crdUpgrade` is off: install the CRD of this release by hand)" };
+            tracing::warn!("{why}{turned_off}; nothing is written until it has them");
+        }
+        loop {
+            let losses = crd::usable(&mut seen).await;
+            while !self.shared.cluster.is_known() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            let lacked = losses > self.read_after.load(Ordering::Relaxed);
+            crd::read_anew(client, &self.shared.cluster.images, self.images.as_deref(), lacked).await;
+            self.read_after.store(losses, Ordering::Relaxed);
+            // It may have been lost once more while they were read.
+            if seen.borrow().as_ref().is_some_and(|live| live.losses == losses) {
+                break;
+            }
+        }
+        if let Some(Err(_)) = usable {
+            tracing::info!("the CRD has every field of this release");
+        }
     }
 
     /// What a leader does once it can.

@@ -280,6 +280,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
             list_changed,
             store,
             crd,
+            read_after: std::sync::atomic::AtomicU64::new(0),
             images,
             crd_upgrade: settings.crd_upgrade,
             api_patience: settings.api_patience,
