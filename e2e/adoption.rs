@@ -42,6 +42,7 @@ async fn a_cluster_moves_to_the_catalog_and_back() {
 
     crd::an_older_crd_is_reported_and_brought_forward(&scene).await;
     crd::a_crd_that_loses_fields_during_a_term_stops_the_leader(&scene).await;
+    crd::a_follower_reads_anew_what_it_read_under_an_older_crd(&scene).await;
     crd::a_newer_crd_is_never_taken_back(&scene).await;
 
     former::install(&scene).await;

@@ -19,6 +19,8 @@ mod faults;
 mod handover;
 #[path = "continuity/hands.rs"]
 mod hands;
+#[path = "continuity/held.rs"]
+mod held;
 #[path = "continuity/kill.rs"]
 mod kill;
 #[path = "continuity/proxy.rs"]
@@ -31,5 +33,7 @@ mod service;
 mod stories;
 #[path = "continuity/versions.rs"]
 mod versions;
+#[path = "continuity/volume.rs"]
+mod volume;
 #[path = "continuity/world.rs"]
 mod world;

@@ -2,8 +2,9 @@
 
 use golden_catalog::api::{CRD_VERSION, GoldenImage, missing_fields};
 use k8s_openapi::{
-    api::coordination::v1::Lease, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    api::coordination::v1::Lease,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
 use kube::{
     Api, ResourceExt as _,
@@ -194,6 +195,43 @@ pub async fn a_crd_that_loses_fields_during_a_term_stops_the_leader(scene: &Scen
         scene.stage.images().delete(name, &DeleteParams::default()).await.expect("deleted");
         harness::until_gone(scene.stage.images(), name).await;
     }
+}
+
+/// A follower reads an image while the CRD lacks a field that it has, and leads when somebody else has put the field back: what it read
+/// is no image to act on, and nothing that happens would send it again.
+pub async fn a_follower_reads_anew_what_it_read_under_an_older_crd(scene: &Scene<'_>) {
+    let leases: Api<Lease> = Api::namespaced(scene.stage.cluster.admin(), CATALOG);
+    let hold = |holder: &str, seconds: u32| {
+        let now = MicroTime(k8s_openapi::jiff::Timestamp::now());
+        let spec = json!({ "holderIdentity": holder, "leaseDurationSeconds": seconds, "acquireTime": now, "renewTime": now });
+        Patch::Merge(json!({ "metadata": { "name": "golden-catalog" }, "spec": spec }))
+    };
+    // Somebody else leads, by a Lease that is there since the chapters before.
+    leases.patch("golden-catalog", &PatchParams::default(), &hold("somebody-else_1", 3600)).await.expect("held");
+    create(scene, "followed").await;
+    let mut without = golden_catalog::api::crd();
+    let fields = without.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties").expect("fields");
+    fields.as_object_mut().expect("a map").remove("suspend").expect("a field");
+    put(scene, serde_json::from_value(without).expect("CRD")).await;
+    harness::eventually("the API server leaves the field out", async || {
+        let shown = scene.stage.images().get("followed").await.map_err(|error| error.to_string())?;
+        if shown.spec.suspend.is_none() { Ok(()) } else { Err("not yet".to_owned()) }
+    })
+    .await;
+    let daemon = scene.stage.daemon_with("follows", &json!({ "crdUpgrade": false }));
+    harness::eventually("it has read the images, and the CRD", async || match daemon.probe_text("readyz").await? {
+        (503, text) if text.contains("CRD: ") && !text.contains("caches") => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    reinstall(scene).await;
+    daemon.ready().await;
+    leases.patch("golden-catalog", &PatchParams::default(), &hold("", 1)).await.expect("given up");
+    let image = scene.stage.until_reason("followed", "Suspended").await;
+    assert!(image.status.is_some_and(|status| status.fetch.is_none()), "it was fetched, though it says that it is not to be");
+    end(daemon).await;
+    scene.stage.images().delete("followed", &DeleteParams::default()).await.expect("deleted");
+    harness::until_gone(scene.stage.images(), "followed").await;
 }
 
 /// Turned off: every missing field is told by name, the daemon is not ready, and the CRD stays as it is.

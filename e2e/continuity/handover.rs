@@ -71,6 +71,20 @@ impl Pair {
     }
 }
 
+/// Importers reach whoever leads, and whoever does not refuses them at once: kept waiting they would miss the one that does.
+async fn only_the_leader_listens(pair: &Pair, leader: usize) {
+    eventually("the leader listens, and nobody else", async || {
+        let mut found = Vec::new();
+        for port in &pair.ports {
+            found.push(tokio::net::TcpStream::connect(port.address()).await.map(drop).map_err(|error| error.kind()));
+        }
+        let refused = Err(std::io::ErrorKind::ConnectionRefused);
+        let expected = if leader == 0 { [Ok(()), refused] } else { [refused, Ok(())] };
+        if found == expected { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .await;
+}
+
 fn address(side: usize) -> String {
     format!("192.0.2.{}", side + 1)
 }
@@ -102,6 +116,7 @@ async fn never_two_writers(what: &str, count: usize) {
     let Some(world) = World::enter("").await else { return };
     let pair = Pair::set(&world, what).await;
     let daemons = pair.both(&world).await;
+    only_the_leader_listens(&pair, 0).await;
     let (mut leader, mut next) = (0, 0);
     // Long enough that the trouble comes while imports run.
     world.stage.cdi.script(&golden(&format!("{what}-*")), Behaviour::Ticks { count: 8, every: Duration::from_millis(300) });
@@ -134,6 +149,7 @@ async fn never_two_writers(what: &str, count: usize) {
             world.stage.until(name, "Ready", "True").await;
         }
         slice_names(&world, follower).await;
+        only_the_leader_listens(&pair, follower).await;
         let writers = pair.writers(&world, mark).await;
         assert_eq!(writers, [pair.names[leader].as_str(), pair.names[follower].as_str()], "{trouble}: one after the other");
         let writes = world.writes_since(mark).await;

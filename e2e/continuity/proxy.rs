@@ -83,6 +83,8 @@ struct Plan {
     faults: Option<(Faults, u64)>,
     /// Reads of paths with this in them are not answered.
     deaf: Option<&'static str>,
+    /// Reads of paths with this in them, but no watches, get the head of their answer and nothing of its body.
+    mute: Option<&'static str>,
     /// Reads of paths with this in them, but no watches, are refused.
     forbidden: Option<&'static str>,
     /// For how many seconds a watch goes on, whatever was asked.
@@ -101,6 +103,10 @@ struct State {
     cut: watch::Sender<u64>,
     /// Watches of paths with this in them pass nothing on for now.
     held: watch::Sender<Option<&'static str>>,
+    /// Writes of paths with this in them have left the daemon, and do not reach the API server for now.
+    slow: watch::Sender<Option<String>>,
+    /// How many of those wait.
+    waiting: watch::Sender<usize>,
 }
 
 /// The running proxy; it ends with the runtime of the test.
@@ -124,6 +130,8 @@ impl ApiProxy {
             trapped: watch::Sender::new(false),
             cut: watch::Sender::new(0),
             held: watch::Sender::new(None),
+            slow: watch::Sender::new(None),
+            waiting: watch::Sender::new(0),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");
         let address = listener.local_addr().expect("an address");
@@ -167,6 +175,7 @@ impl ApiProxy {
         *self.state.plan() = Plan::default();
         self.state.trapped.send_replace(false);
         self.state.held.send_replace(None);
+        self.state.slow.send_replace(None);
     }
 
     /// At the `n`-th write from now on (the first is 1) everything stands still; see [`Self::trapped`].
@@ -208,6 +217,21 @@ impl ApiProxy {
         self.state.plan().deaf = part;
     }
 
+    /// Begins the answer to reads of a path with `part` in it from now on, and never goes on with it; watches are answered as ever.
+    pub fn mute(&self, part: Option<&'static str>) {
+        self.state.plan().mute = part;
+    }
+
+    /// Keeps writes of a path with `part` in it on their way, as a slow network does; they arrive when nothing is kept any more.
+    pub fn hold_writes(&self, part: Option<&str>) {
+        self.state.slow.send_replace(part.map(str::to_owned));
+    }
+
+    /// Waits until a write is kept on its way.
+    pub async fn holds_a_write(&self) {
+        let _ = self.state.waiting.subscribe().wait_for(|waiting| *waiting > 0).await;
+    }
+
     /// Refuses every read of a path with `part` in it from now on; watches go on.
     pub fn forbid(&self, part: Option<&'static str>) {
         self.state.plan().forbidden = part;
@@ -244,11 +268,33 @@ impl State {
     fn plan(&self) -> MutexGuard<'_, Plan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Keeps a write for as long as such are kept. Dropped meanwhile, as when its client is gone, it never arrives.
+    async fn on_its_way(&self, path: &str) {
+        struct Waits<'a>(&'a watch::Sender<usize>);
+        impl Drop for Waits<'_> {
+            fn drop(&mut self) {
+                self.0.send_modify(|waiting| *waiting -= 1);
+            }
+        }
+        let mut slow = self.slow.subscribe();
+        if slow.borrow().as_ref().is_none_or(|part| !path.contains(part.as_str())) {
+            return;
+        }
+        self.waiting.send_modify(|waiting| *waiting += 1);
+        let _waits = Waits(&self.waiting);
+        // Whoever holds it is there as long as the proxy.
+        let _ = slow.wait_for(|slow| slow.as_ref().is_none_or(|part| !path.contains(part.as_str()))).await;
+    }
 }
 
 /// What was decided about one request.
 enum Fate {
-    Pass { slow: Duration },
+    Pass {
+        slow: Duration,
+    },
+    /// The head of the answer and nothing of its body.
+    Mute,
     Answer(u16),
     Deny,
     Cut,
@@ -278,6 +324,9 @@ fn fate(state: &State, method: &Method, path: &str, watches: bool) -> Fate {
     }
     if *method == Method::GET && plan.deaf.is_some_and(|part| path.contains(part)) {
         return Fate::Hang;
+    }
+    if *method == Method::GET && !watches && plan.mute.is_some_and(|part| path.contains(part)) {
+        return Fate::Mute;
     }
     if *method == Method::GET && !watches && plan.forbidden.is_some_and(|part| path.contains(part)) {
         return Fate::Answer(403);
@@ -324,6 +373,10 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
             tokio::time::sleep(slow).await;
             Ok(answer)
         }
+        Fate::Mute => {
+            let (head, _) = forward(&state, request, &path).await?.into_parts();
+            Ok(Response::from_parts(head, StreamBody::new(futures::stream::pending()).boxed_unsync()))
+        }
         Fate::Answer(code) => Ok(status(code)),
         Fate::Deny => {
             forward(&state, request, &path).await?.into_body().collect().await?;
@@ -369,6 +422,9 @@ async fn forward(state: &State, request: Request<Incoming>, path: &str) -> Resul
         headers.insert(header::USER_AGENT, name.parse()?);
     }
     let body = body.collect().await?.to_bytes();
+    if !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS) {
+        state.on_its_way(path).await;
+    }
     let answer = state.client.request(parts.method, format!("{}{path}", state.server)).headers(headers).body(body).send().await?;
     let mut response = Response::builder().status(answer.status());
     for (name, value) in answer.headers() {

@@ -150,6 +150,9 @@ async fn many_images_beside_a_cdi_that_ticks_stay_within_their_budget() {
     many(20).await;
 }
 
+/// By itself: `cargo test --test continuity two_hundred -- --ignored --nocapture`, which prints the writes a golden and how many importers
+/// began again. The budget is [`BUDGET`] a golden on a machine that is quick enough for none to; each one that did is counted by CDI's own
+/// record of it (`restartCount`), and nothing else loosens it.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a longer round: make soak"]
 async fn two_hundred_images_beside_a_cdi_that_ticks_stay_within_their_budget() {

@@ -5,7 +5,7 @@ use super::{
     writes::OBJECT,
 };
 use golden_catalog::run::{
-    client::{is_lost, writer},
+    client::{READ_TIMEOUT, is_lost, writer},
     lease::{Elector, LEASE_NAME, Timing},
 };
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -173,7 +173,7 @@ async fn run(program: Program) {
     let work = async {
         while let Some(claim) = leadership.acquired().await {
             say("leads");
-            let api: Api<ConfigMap> = Api::namespaced(writer(&config, &claim).expect("make a writer"), &program.namespace);
+            let api: Api<ConfigMap> = Api::namespaced(writer(&config, &claim, READ_TIMEOUT).expect("make a writer"), &program.namespace);
             for n in 0_u64.. {
                 let data = serde_json::json!({"data": {"by": program.name, "epoch": claim.epoch().to_string(), "n": n.to_string()}});
                 match api.patch(OBJECT, &PatchParams::default(), &Patch::Merge(data)).await {

@@ -231,6 +231,9 @@ impl Term {
                 });
                 let wait = STEP_FAILED.grown(failures);
                 tracing::warn!(image = name, %error, retry_in = ?wait, "a step failed");
+                if matches!(error, ActError::SpoolSlow) && failures == 1 {
+                    self.tell_of_spool(&object, &error);
+                }
                 self.shared.metrics.reconciled("golden", Outcome::Error, took);
                 self.shared.queue.add_at(name.to_owned(), tokio::time::Instant::now() + wait);
             }

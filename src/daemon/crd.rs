@@ -41,13 +41,15 @@ pub struct Live {
     pub missing: Vec<String>,
     /// What is to be done about it; `None` where there is no CRD.
     pub upgrade: Option<Upgrade>,
+    /// How often this process saw one that it could not work with. Whoever looks seldom sees by it what came and went in between.
+    pub losses: u64,
 }
 
 impl Live {
     fn of(live: Option<&Value>) -> Self {
         match live {
-            None => Self { missing: Vec::new(), upgrade: None },
-            Some(live) => Self { missing: missing_fields(live, &crd()), upgrade: Some(upgrade(live, &crd())) },
+            None => Self { missing: Vec::new(), upgrade: None, losses: 0 },
+            Some(live) => Self { missing: missing_fields(live, &crd()), upgrade: Some(upgrade(live, &crd())), losses: 0 },
         }
     }
 
@@ -127,8 +129,10 @@ impl Teller {
         Self { seen, listed: None, is_odd: false }
     }
 
-    fn tell(&self, live: Live) {
+    fn tell(&self, mut live: Live) {
         self.seen.send_if_modified(|known| {
+            let (losses, was_usable) = known.as_ref().map_or((0, true), |known| (known.losses, known.usable().is_ok()));
+            live.losses = losses + u64::from(was_usable && live.usable().is_err());
             let changed = known.as_ref() != Some(&live);
             *known = Some(live);
             changed
@@ -180,11 +184,11 @@ pub fn watch(client: &Client, settings: WatchSettings, seen: watch::Sender<Optio
     Watch { pulse, run: Box::pin(async move { feed(client, selection, settings, &state, &mut teller).await }) }
 }
 
-/// Waits until this release can work with the CRD.
-pub async fn usable(seen: &mut Seen) {
+/// Waits until this release can work with the CRD. Gives how often it could not until then.
+pub async fn usable(seen: &mut Seen) -> u64 {
     loop {
-        if seen.borrow_and_update().as_ref().is_some_and(|live| live.usable().is_ok()) {
-            return;
+        if let Some(live) = seen.borrow_and_update().as_ref().filter(|live| live.usable().is_ok()) {
+            return live.losses;
         }
         if seen.changed().await.is_err() {
             return std::future::pending().await;
@@ -209,12 +213,16 @@ const CHANGE_OVER: Duration = Duration::from_secs(1);
 
 /// Waits until what is known of the images is what the API server gives now. While the CRD lacked fields it left them out of
 /// everything it sent, and what it does not change it does not send again: from an image without its targets or its digest nothing
-/// may be decided.
-pub async fn read_anew(client: &Client, images: &Store<GoldenImage>, watch: Option<&WatchState>) {
+/// may be decided. A replica cannot know for sure under which CRD it read what it knows, so each term begins with this; `lacked` is
+/// whether the CRD was seen to lack fields since it was last done.
+pub async fn read_anew(client: &Client, images: &Store<GoldenImage>, watch: Option<&WatchState>, lacked: bool) {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<GoldenImage>(&()));
     for round in 0.. {
-        tokio::time::sleep(CHANGE_OVER).await;
-        if let Some(watch) = watch.filter(|_| round % 5 == 0) {
+        // Once without a wait: mostly nothing is amiss, and a new leader is waited for.
+        if lacked || round > 0 {
+            tokio::time::sleep(CHANGE_OVER).await;
+        }
+        if let Some(watch) = watch.filter(|_| if lacked { round % 5 == 0 } else { round % 5 == 1 }) {
             watch.list_anew();
         }
         match api.list(&ListParams::default()).await {
@@ -276,6 +284,7 @@ async fn apply(writer: &Client) -> Result<(), kube::Error> {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
     use serde_json::{Value, json};
     use tokio::sync::watch;
 
@@ -334,6 +343,25 @@ mod tests {
         assert_eq!(told(), Some(Ok(())));
         teller.delete(None, NAME);
         assert!(told().is_some_and(|told| told.is_err()));
+    }
+
+    /// Whoever looks seldom, as one that leads only later, sees what came and went in between.
+    #[test]
+    fn what_was_lacking_in_between_is_counted() {
+        for (first, told, losses) in [
+            (None, vec![None, None], 0),
+            (Some("suspend"), vec![None], 1),
+            (None, vec![Some("suspend"), Some("retire"), None], 1),
+            (None, vec![Some("suspend"), None, Some("suspend"), None], 2),
+        ] {
+            let (sender, mut seen) = watch::channel(None);
+            let mut teller = Teller::new(sender);
+            teller.begin();
+            teller.apply(definition(first));
+            teller.synced();
+            told.iter().for_each(|without| teller.apply(definition(*without)));
+            assert_eq!(super::usable(&mut seen).now_or_never(), Some(losses), "{first:?} {told:?}");
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Fetches under way, by GoldenImage UID. A job outlives the reconcile that began it; its end wakes the image.
+//! Fetches under way, by GoldenImage UID, and questions to upstreams. A job outlives the reconcile that began it, and never the term; its
+//! end wakes the image.
 
 use std::{
     collections::HashMap,
@@ -7,6 +8,7 @@ use std::{
 };
 
 use futures::FutureExt as _;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::{golden::FetchView, model::DiskSize, rules::Reason};
@@ -19,13 +21,20 @@ pub struct Jobs {
     jobs: Arc<Mutex<HashMap<String, Job>>>,
     wake: Wake,
     stop: CancellationToken,
+    /// How many upstreams are asked for changes at once.
+    questions: Arc<Semaphore>,
 }
+
+/// A new leader has not asked any upstream yet, and must not ask for all images at once.
+const QUESTIONS: usize = 4;
 
 struct Job {
     cancel: CancellationToken,
     view: FetchView,
     /// The disk's size, as the beginning of the bytes told it last.
     size: Option<DiskSize>,
+    /// Why it stands still, where it is the spool's volume that keeps it.
+    hung: Option<String>,
 }
 
 /// Tells how far a job is.
@@ -61,12 +70,39 @@ impl Progress {
             (self.jobs.wake)(&self.name);
         }
     }
+
+    /// Why the job stands still, or that it goes on. The image is woken when it is news.
+    pub fn tell_hung(&self, why: Option<&str>) {
+        let mut jobs = self.jobs.lock();
+        let Some(job) = jobs.get_mut(&self.uid) else { return };
+        if job.hung.as_deref() == why {
+            return;
+        }
+        job.hung = why.map(str::to_owned);
+        drop(jobs);
+        (self.jobs.wake)(&self.name);
+    }
 }
 
 impl Jobs {
     /// No jobs; `wake` is given the name of an image that should be looked at. Everything ends with `stop`.
     pub fn new(stop: CancellationToken, wake: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self { jobs: Arc::default(), wake: Arc::new(wake), stop }
+        Self { jobs: Arc::default(), wake: Arc::new(wake), stop, questions: Arc::new(Semaphore::new(QUESTIONS)) }
+    }
+
+    /// Asks an upstream something in its turn. Whatever has not been answered when everything ends is dropped.
+    pub fn ask<F>(&self, question: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (stop, turns) = (self.stop.clone(), Arc::clone(&self.questions));
+        let in_turn = async move {
+            let _turn = turns.acquire().await;
+            question.await;
+        };
+        tokio::spawn(async move {
+            tokio::select! { biased; () = stop.cancelled() => {}, () = in_turn => {} }
+        });
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Job>> {
@@ -83,6 +119,11 @@ impl Jobs {
         self.lock().get(uid)?.size
     }
 
+    /// Why the image's job stands still, where it is the spool's volume that keeps it.
+    pub fn hung(&self, uid: &str) -> Option<String> {
+        self.lock().get(uid)?.hung.clone()
+    }
+
     /// Starts a job, unless one is running for this image. `work` ends with what is to be seen of it afterwards.
     pub fn start<W, F>(&self, uid: &str, name: &str, work: W)
     where
@@ -95,7 +136,7 @@ impl Jobs {
         }
         let cancel = self.stop.child_token();
         let size = jobs.get(uid).and_then(|former| former.size);
-        jobs.insert(uid.to_owned(), Job { cancel: cancel.clone(), view: FetchView::Running { percent: None }, size });
+        jobs.insert(uid.to_owned(), Job { cancel: cancel.clone(), view: FetchView::Running { percent: None }, size, hung: None });
         drop(jobs);
         let progress = Progress { jobs: self.clone(), uid: uid.to_owned(), name: name.to_owned() };
         let (this, uid, name) = (self.clone(), uid.to_owned(), name.to_owned());
@@ -110,7 +151,7 @@ impl Jobs {
                 () = cancel.cancelled() => FetchView::Idle,
             };
             if let Some(job) = this.lock().get_mut(&uid) {
-                job.view = view;
+                (job.view, job.hung) = (view, None);
             }
             (this.wake)(&name);
         });
@@ -195,6 +236,63 @@ mod tests {
         assert_eq!(jobs.size("uid"), Some(size));
         jobs.forget("uid");
         assert_eq!(jobs.size("uid"), None);
+    }
+
+    #[tokio::test]
+    async fn what_keeps_a_job_is_told_while_it_does() {
+        let woken = Arc::new(Notify::new());
+        let wake = Arc::clone(&woken);
+        let jobs = Jobs::new(CancellationToken::new(), move |_| wake.notify_one());
+        let go = Arc::new(Notify::new());
+        let again = Arc::clone(&go);
+        jobs.start("uid", "a", |progress, _| async move {
+            progress.tell_hung(Some("it hangs"));
+            again.notified().await;
+            progress.tell_hung(None);
+            again.notified().await;
+            progress.tell_hung(Some("it hangs once more"));
+            FetchView::Idle
+        });
+        for hung in [Some("it hangs"), None, None] {
+            woken.notified().await;
+            assert_eq!(jobs.hung("uid").as_deref(), hung);
+            go.notify_one();
+        }
+    }
+
+    /// An upstream may take minutes to answer: what waits for it, or for its turn, does not outlive the term.
+    #[tokio::test]
+    async fn questions_are_asked_in_turns_and_end_with_the_term() {
+        let stop = CancellationToken::new();
+        let jobs = Jobs::new(stop.clone(), |_| {});
+        let (asked, answered) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let alive = Arc::new(AtomicUsize::new(0));
+        for _ in 0..super::QUESTIONS + 2 {
+            let (asked, answered, alive) = (Arc::clone(&asked), Arc::clone(&answered), Arc::clone(&alive));
+            let held = Arc::clone(&alive);
+            jobs.ask(async move {
+                let _held = held;
+                alive.fetch_add(1, Ordering::SeqCst);
+                asked.notify_one();
+                answered.notified().await;
+            });
+        }
+        while alive.load(Ordering::SeqCst) < super::QUESTIONS {
+            asked.notified().await;
+        }
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(alive.load(Ordering::SeqCst), super::QUESTIONS, "the others wait for their turn");
+        answered.notify_one();
+        while alive.load(Ordering::SeqCst) < super::QUESTIONS + 1 {
+            asked.notified().await;
+        }
+        stop.cancel();
+        while Arc::strong_count(&alive) > 1 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(alive.load(Ordering::SeqCst), super::QUESTIONS + 1, "the last one was never asked");
     }
 
     /// What stayed at "running" would never be begun again.

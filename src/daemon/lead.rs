@@ -1,6 +1,14 @@
 //! What a replica does when it leads.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use kube::{Api, Client};
 use tokio::sync::Notify;
@@ -43,15 +51,27 @@ pub(super) struct Leader {
     pub list_changed: Arc<Notify>,
     pub store: Store,
     pub crd: crd::Seen,
+    /// How often the CRD had been seen to lack fields when the images were last read.
+    pub read_after: AtomicU64,
     /// The watch of the images, which sends what the CRD has.
     pub images: Option<Pulse>,
     pub crd_upgrade: bool,
+    /// How long one read of the API server may take.
+    pub api_patience: Duration,
     pub served: Arc<numbers::Served>,
+}
+
+/// Takes the spool's port. Only for as long as this replica leads: whoever is led to another one then is refused at once, and tries again
+/// soon, where the kernel would else take the connection and keep it waiting for nobody.
+pub(super) fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 impl Leader {
     /// Leads whenever the Lease is held, until `stop`.
-    pub(super) async fn run(mut self, listener: std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
+    pub(super) async fn run(mut self, stop: CancellationToken) -> Result<(), Fatal> {
         loop {
             let claim = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -66,7 +86,7 @@ impl Leader {
             let term = stop.child_token();
             let outcome = {
                 // On the heap, as all that it does: one future of all of it would be larger than a thread's stack is safe for.
-                let mut lead = Box::pin(self.lead(&claim, &listener, term.clone()));
+                let mut lead = Box::pin(self.lead(&claim, term.clone()));
                 // Ended, not dropped: its loops put in order what they leave, and its server lets go of importers.
                 let longest = tokio::select! {
                     outcome = &mut lead => Err(outcome),
@@ -91,8 +111,8 @@ impl Leader {
         }
     }
 
-    async fn lead(&self, claim: &Claim, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
-        let writer = client::writer(&self.config, claim)?;
+    async fn lead(&self, claim: &Claim, stop: CancellationToken) -> Result<(), Fatal> {
+        let writer = client::writer(&self.config, claim, self.api_patience)?;
         let upgrade = async {
             if self.crd_upgrade {
                 Box::pin(crd::keep(writer.clone(), self.crd.clone(), stop.clone())).await;
@@ -104,7 +124,7 @@ impl Leader {
                 tokio::select! { () = stop.cancelled() => return Ok(()), () = self.crd_is_usable(&writer) => {} }
                 let part = stop.child_token();
                 let outcome = tokio::select! {
-                    outcome = Box::pin(self.work(writer.clone(), listener, part.clone())) => Some(outcome),
+                    outcome = Box::pin(self.work(writer.clone(), part.clone())) => Some(outcome),
                     // As at the start: what is written now would be stored without the fields that are missing.
                     _ = crd::lost(self.crd.clone()) => None,
                 };
@@ -120,21 +140,36 @@ impl Leader {
         }
     }
 
-    /// Waits until the CRD has every field of this release: with one that lacks some, what is written there would be lost.
+    /// Waits until the CRD has every field of this release, and the images are known with all of theirs: with one that lacks some, what is
+    /// written there would be lost, and so is what this replica read then, leading or not.
     async fn crd_is_usable(&self, client: &Client) {
         let mut seen = self.crd.clone();
         drop(seen.wait_for(Option::is_some).await);
         let usable = seen.borrow().as_ref().map(crd::Live::usable);
-        let Some(Err(why)) = usable else { return };
-        let turned_off = if self.crd_upgrade { "" } else { " (`crdUpgrade` is off: install the CRD of this release by hand)" };
-        tracing::warn!("{why}{turned_off}; nothing is written until it has them");
-        crd::usable(&mut seen).await;
-        crd::read_anew(client, &self.shared.cluster.images, self.images.as_deref()).await;
-        tracing::info!("the CRD has every field of this release");
+        if let Some(Err(why)) = &usable {
+            let turned_off = if self.crd_upgrade { "" } else { " (`crdUpgrade` is off: install the CRD of this release by hand)" };
+            tracing::warn!("{why}{turned_off}; nothing is written until it has them");
+        }
+        loop {
+            let losses = crd::usable(&mut seen).await;
+            while !self.shared.cluster.is_known() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            let lacked = losses > self.read_after.load(Ordering::Relaxed);
+            crd::read_anew(client, &self.shared.cluster.images, self.images.as_deref(), lacked).await;
+            self.read_after.store(losses, Ordering::Relaxed);
+            // It may have been lost once more while they were read.
+            if seen.borrow().as_ref().is_some_and(|live| live.losses == losses) {
+                break;
+            }
+        }
+        if let Some(Err(_)) = usable {
+            tracing::info!("the CRD has every field of this release");
+        }
     }
 
     /// What a leader does once it can.
-    async fn work(&self, writer: Client, listener: &std::net::TcpListener, stop: CancellationToken) -> Result<(), Fatal> {
+    async fn work(&self, writer: Client, stop: CancellationToken) -> Result<(), Fatal> {
         let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(writer.clone(), &self.arguments.namespace);
         let key = certs::KeptSpoolKey::obtain(&secrets, certs::SPOOL_KEY).await?;
         let key = SpoolKey::from_bytes(key.as_bytes()).map_err(|error| Fatal::Other(error.to_string()))?;
@@ -155,7 +190,7 @@ impl Leader {
         let term = Term::new(Arc::clone(&self.shared), hands, stop.clone());
         let settings = spool::server::Settings { hold: self.hold, grace: SENDING, ..spool::server::Settings::default() };
         let tls = certs::server_config(Arc::clone(&self.resolver), &["http/1.1"]).map_err(|error| Fatal::Other(error.to_string()))?;
-        let listener = listener.try_clone().map_err(|error| Fatal::Listen(self.arguments.spool_listen, error))?;
+        let listener = listen(self.arguments.spool_listen).map_err(|error| Fatal::Listen(self.arguments.spool_listen, error))?;
         let server = Box::pin(spool::server::serve(listener, tls, registry.clone(), self.store.clone(), settings, stop.clone()));
         let wake = Box::pin(wake::on_spool(&registry, &self.store, Arc::clone(&self.shared), stop.clone()));
         let endpoints = Box::pin(endpoints::keep(writer.clone(), &self.arguments, stop.clone()));

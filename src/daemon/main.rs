@@ -120,17 +120,26 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         Some(address) => Some((address, listen(address).await?)),
         None => None,
     };
-    let spool_listener = std::net::TcpListener::bind(arguments.spool_listen)
-        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-        .map_err(|error| Fatal::Listen(arguments.spool_listen, error))?;
+    // Held by a leader only; that it can be had is seen at the start.
+    drop(super::lead::listen(arguments.spool_listen).map_err(|error| Fatal::Listen(arguments.spool_listen, error))?);
 
     let identity = lease::identity(&arguments.identity)?;
     let timing = lease::Timing::new(settings.lease.duration, settings.lease.renew_deadline, settings.lease.retry_period)?;
     let (elector, leadership) = Elector::new(&config, &arguments.catalog_namespace, lease::LEASE_NAME, identity.clone(), timing)?;
 
     let (directory, size) = (arguments.spool_dir.clone(), settings.spool_size.bytes());
-    let store =
-        tokio::task::spawn_blocking(move || Store::open(&directory, size)).await.map_err(|error| Fatal::Other(error.to_string()))??;
+    let shown = directory.display().to_string();
+    let opening = tokio::task::spawn_blocking(move || Store::open(&directory, size));
+    // Nothing is served before, so a volume that hangs now ends in a restart by the kubelet: the log says why.
+    let hangs = async {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        tracing::warn!(spool = shown, "the spool's volume does not answer: nothing begins before it does");
+        std::future::pending::<()>().await;
+    };
+    let store = tokio::select! {
+        opened = opening => opened.map_err(|error| Fatal::Other(error.to_string()))??,
+        () = hangs => unreachable!("it never ends"),
+    };
     let egress = Egress::new(settings.egress.clone())?;
     let intake = intake(&settings, &egress, &store);
 
@@ -271,11 +280,13 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
             list_changed,
             store,
             crd,
+            read_after: std::sync::atomic::AtomicU64::new(0),
             images,
             crd_upgrade: settings.crd_upgrade,
+            api_patience: settings.api_patience,
             served,
         };
-        move |stop| leader.run(spool_listener, stop)
+        move |stop| leader.run(stop)
     });
 
     tracing::info!(identity, version = env!("CARGO_PKG_VERSION"), "golden-catalog runs");

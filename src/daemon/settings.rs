@@ -145,6 +145,9 @@ pub struct Settings {
     /// How long a watch may hear nothing from the API server before liveness fails.
     #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub watch_limit: Duration,
+    /// How long one question of the leader may wait for the API server; longer than that one's `--request-timeout` (60 s).
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub api_patience: Duration,
     /// How long a golden that is to go is closed before it is looked at once more; must be longer than the API server's `--request-timeout` (60 s).
     #[serde(deserialize_with = "crate::daemon::settings::duration")]
     pub retire_wait: Duration,
@@ -217,6 +220,7 @@ impl Default for Settings {
             importer_hold: Duration::from_secs(300),
             upstream_check: golden.upstream_check,
             watch_limit: WatchSettings::default().limit,
+            api_patience: crate::run::client::READ_TIMEOUT,
             retire_wait: Duration::from_secs(75),
             spool_size: gib(64),
             largest_disk: gib(1024),

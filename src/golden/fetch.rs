@@ -70,6 +70,10 @@ pub(super) fn progress(draft: &mut Draft<'_>, states: &[TargetState]) -> FetchSt
             fetch.started_time.get_or_insert_with(|| whole_seconds(draft.now));
             fetch.progress_percent = percent.map(|percent| i32::from(percent.min(100)) / 10 * 10);
             draft.wants.fetch = true;
+            if let Some(hung) = draft.observed.hung.clone() {
+                draft.status.fetch = Some(fetch);
+                return FetchState::Failed { reason: Reason::SpoolFailed, message: hung, terminal: false };
+            }
             // A retry that has not got further than the last attempt is no news: the reason stays until bytes flow.
             if fetch.last_failure.is_some() && fetch.progress_percent.unwrap_or(0) == 0 {
                 let state = failed(draft, &fetch);

@@ -88,6 +88,8 @@ pub struct Observed {
     pub fetch: FetchView,
     /// The size of the disk that is being fetched, as this process saw it at the beginning of the bytes.
     pub coming_size: Option<DiskSize>,
+    /// Why that fetch stands still, where the spool's volume does not answer.
+    pub hung: Option<String>,
     /// Upstream's answer to the last check for other bytes, if this process has made one.
     pub upstream: Option<UpstreamView>,
     /// One item per target of the spec, in its order.

@@ -56,6 +56,7 @@ pub(super) fn observed(spec: Value) -> Observed {
         spooled: None,
         fetch: FetchView::Idle,
         coming_size: None,
+        hung: None,
         upstream: None,
         targets: vec![
             ObservedTarget {
@@ -380,6 +381,23 @@ fn spool_full_waits_and_is_no_attempt() {
     let decision = run(&observed);
     assert_eq!(decision.status.fetch.as_ref().map(|fetch| fetch.attempts), Some(0));
     assert_eq!(reason(&decision), "SpoolFull");
+}
+
+/// The reason while the volume hangs, beside an attempt that goes on as if nothing had been.
+#[test]
+fn a_volume_that_hangs_is_told_and_costs_no_attempt() {
+    let mut observed = http();
+    observed.status = run(&observed).status;
+    let attempts = observed.status.fetch.as_ref().map(|fetch| fetch.attempts);
+    observed.fetch = FetchView::Running { percent: Some(40) };
+    observed.hung = Some("The volume does not answer.".into());
+    let hung = run(&observed);
+    assert_eq!((reason(&hung).as_str(), hung.status.fetch.as_ref().map(|fetch| fetch.attempts)), ("SpoolFailed", attempts));
+    assert!(!is_true(&hung.status.conditions, ConditionType::Stalled) && ready(&hung).2.contains("does not answer"), "{hung:?}");
+    observed.status = hung.status;
+    observed.hung = None;
+    let goes_on = run(&observed);
+    assert_eq!((reason(&goes_on).as_str(), goes_on.status.fetch.as_ref().map(|fetch| fetch.attempts)), ("Fetching", attempts));
 }
 
 #[test]

@@ -22,9 +22,9 @@ use tower::{BoxError, Layer, ServiceExt};
 /// that, and the write with it.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The longest a read may take until its answer begins: longer than the API server takes to give up. A leader's loop that waits for
-/// ever for one answer would do nothing else any more.
-const READ_TIMEOUT: Duration = Duration::from_secs(65);
+/// The longest a read may take until its answer begins, unless a hoster says otherwise: longer than the API server takes to give up.
+/// A leader's loop that waits for ever for one answer would do nothing else any more.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(65);
 
 /// How this program calls itself in the API server's audit log.
 const USER_AGENT: &str = concat!("golden-catalog/", env!("CARGO_PKG_VERSION"));
@@ -47,7 +47,7 @@ pub fn reader(config: &Config) -> kube::Result<Client> {
 
 /// A client that writes only while `claim` holds, so that no path can forget to check.
 ///
-/// Reads pass, and have a deadline. Every other request is refused with [`Lost`] when the claim is over, and checked once more when its body is handed to the
+/// Reads pass, and have a deadline: `read_timeout` to the begin of the answer, and as long again to its end. Every other request is refused with [`Lost`] when the claim is over, and checked once more when its body is handed to the
 /// connection: DNS, connecting, TLS and fetching a token can take long, and the process may be paused in between. A
 /// write on its way keeps the Lease from being given up, also when nobody waits for its answer any more; one whose answer is
 /// outstanding when the claim ends is dropped and its connection closed. The client belongs to one
@@ -55,12 +55,12 @@ pub fn reader(config: &Config) -> kube::Result<Client> {
 ///
 /// # Errors
 /// As for [`reader`].
-pub fn writer(config: &Config, claim: &Claim) -> kube::Result<Client> {
+pub fn writer(config: &Config, claim: &Claim, read_timeout: Duration) -> kube::Result<Client> {
     let config = named(config);
     let connector = config.rustls_https_connector()?;
     let http: legacy::Client<_, Guarded> = legacy::Client::builder(TokioExecutor::new()).build(connector);
     let claim = claim.clone();
-    let wire = tower::service_fn(move |request: Request<Body>| bounded(http.clone(), claim.clone(), request));
+    let wire = tower::service_fn(move |request: Request<Body>| bounded(http.clone(), claim.clone(), read_timeout, request));
     let stack = config.extra_headers_layer()?.layer(wire);
     let stack = match config.auth_layer()? {
         Some(auth) => auth.layer(stack).map_err(BoxError::from).boxed(),
@@ -85,40 +85,44 @@ pub fn is_lost(error: &kube::Error) -> bool {
 ///
 /// A write is a task of its own: whoever waits for it may be dropped, and what is on its way still keeps the Lease until the API
 /// server has answered, so that it cannot be carried out after what a successor wrote.
-async fn bounded<C>(http: legacy::Client<C, Guarded>, claim: Claim, request: Request<Body>) -> Result<Response<axum::body::Body>, BoxError>
+async fn bounded<C>(
+    http: legacy::Client<C, Guarded>,
+    claim: Claim,
+    read_timeout: Duration,
+    request: Request<Body>,
+) -> Result<Response<axum::body::Body>, BoxError>
 where
     C: legacy::connect::Connect + Clone + Send + Sync + 'static,
 {
-    let patience = patience(request.uri().query().unwrap_or_default());
-    let is_read = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    let sent = send(http, claim, request);
-    let answer = if is_read { sent.await? } else { tokio::spawn(sent).await?? };
+    let patience = patience(request.uri().query().unwrap_or_default(), read_timeout);
+    let answer = if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
+        let request = request.map(|body| Guarded { body, claim: None });
+        let answer = tokio::time::timeout(read_timeout, http.request(request)).await.map_err(|_| ReadTimedOut(read_timeout))?;
+        answer?.map(axum::body::Body::new)
+    } else {
+        tokio::spawn(send(http, claim, request)).await??
+    };
     Ok(answer.map(|body| axum::body::Body::new(Timed::new(body, patience))))
 }
 
 /// How long the body of an answer may take: of a watch, for as long as it was asked to go on, and a read's time more.
-fn patience(query: &str) -> Duration {
+fn patience(query: &str, read_timeout: Duration) -> Duration {
     let value = |name: &str| query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value);
     if value("watch") != Some("true") {
-        return READ_TIMEOUT;
+        return read_timeout;
     }
     let seconds = value("timeoutSeconds").and_then(|seconds| seconds.parse::<u32>().ok()).unwrap_or(LONGEST_WATCH);
-    READ_TIMEOUT.saturating_add(Duration::from_secs(seconds.min(LONGEST_WATCH).into()))
+    read_timeout.saturating_add(Duration::from_secs(seconds.min(LONGEST_WATCH).into()))
 }
 
 /// The longest watch by this client, in seconds; kube asks for 290.
 const LONGEST_WATCH: u32 = 600;
 
-/// Sends one request, a write only under the claim.
+/// Sends one write under the claim.
 async fn send<C>(http: legacy::Client<C, Guarded>, claim: Claim, request: Request<Body>) -> Result<Response<axum::body::Body>, BoxError>
 where
     C: legacy::connect::Connect + Clone + Send + Sync + 'static,
 {
-    if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
-        let request = request.map(|body| Guarded { body, claim: None });
-        let answer = tokio::time::timeout(READ_TIMEOUT, http.request(request)).await.map_err(|_| ReadTimedOut)?;
-        return Ok(answer?.map(axum::body::Body::new));
-    }
     let _write = claim.begin()?;
     let request = request.map(|body| Guarded { body, claim: Some(claim.clone()) });
     let answer = tokio::time::timeout(WRITE_TIMEOUT, http.request(request));
@@ -136,8 +140,8 @@ struct WriteTimedOut;
 
 /// The API server took too long to answer a read.
 #[derive(Debug, thiserror::Error)]
-#[error("the API server did not answer within {READ_TIMEOUT:?}")]
-struct ReadTimedOut;
+#[error("the API server did not answer within {0:?}")]
+struct ReadTimedOut(Duration);
 
 /// A request's body that asks the claim when the connection wants it, which is right before the bytes leave.
 struct Guarded {

@@ -61,7 +61,7 @@ fn object() -> ConfigMap {
 }
 
 fn api(config: &Config, claim: &Claim) -> Api<ConfigMap> {
-    Api::namespaced(writer(config, claim).unwrap(), "n")
+    Api::namespaced(writer(config, claim, READ_TIMEOUT).unwrap(), "n")
 }
 
 #[tokio::test]
@@ -165,7 +165,7 @@ async fn a_body_that_stops_coming_ends_and_a_whole_one_is_left_alone() {
 
 #[test]
 fn how_long_a_body_may_take() {
-    let seconds = |query| patience(query).as_secs() - READ_TIMEOUT.as_secs();
+    let seconds = |query| patience(query, READ_TIMEOUT).as_secs() - READ_TIMEOUT.as_secs();
     assert_eq!(seconds(""), 0);
     assert_eq!(seconds("&limit=500&timeoutSeconds=290"), 0);
     assert_eq!(seconds("&watch=true&timeoutSeconds=290&allowWatchBookmarks=true"), 290);

@@ -13,6 +13,7 @@ use crate::{
     api::{GoldenImage, GoldenImageStatus},
     golden::{self, Action, Decision, ImportOrder, Note, Observed, manifest::Owner},
     model::{GoldenName, Image},
+    rules::Reason,
     run::events::{self, Severity},
 };
 
@@ -174,6 +175,12 @@ impl Term {
             Action::CheckUpstream => self.check_upstream(object, uid, image, status),
         }
         Ok(())
+    }
+
+    /// Tells that an image cannot even be looked at while the spool's volume hangs.
+    pub(super) fn tell_of_spool(&self, object: &GoldenImage, error: &ActError) {
+        let reason = Reason::SpoolFailed;
+        self.tell(object, &Note { warning: true, reason, message: format!("Nothing is done about it: {error}. {}", reason.remedy()) });
     }
 
     fn tell(&self, object: &GoldenImage, note: &Note) {

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// How long the spool's volume may take to say what it has.
-const VOLUME_PATIENCE: Duration = Duration::from_secs(10);
+const VOLUME_PATIENCE: Duration = Duration::from_secs(5);
 /// Looks at the spool's volume at once: a volume that hangs keeps a thread for each.
 static LOOKS: Semaphore = Semaphore::const_new(32);
 
@@ -90,6 +90,7 @@ impl Term {
             spooled,
             fetch,
             coming_size: self.jobs.size(uid),
+            hung: self.jobs.hung(uid),
             upstream: self.memory.with(uid, |image| image.upstream.clone()),
             listing: match &*self.shared.listings.read().unwrap_or_else(PoisonError::into_inner) {
                 Some(known) => known.get(&name).cloned().unwrap_or_default(),

@@ -1,10 +1,12 @@
 //! What takes longer than one look: fetches, and questions to factory and upstream. Each ends by waking its image.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
-use tokio::sync::Semaphore;
 
 use super::{Term, secret::SecretOf};
 use crate::{
@@ -65,6 +67,7 @@ impl Term {
         let Some(identity) = image.identity(schematic_id.as_ref()) else { return };
         let (intake, metrics) = (self.shared.intake.clone(), Arc::clone(&self.shared.metrics));
         let secret = self.secret_of(image);
+        let (quiet, idle) = (self.shared.settings.import_quiet, self.shared.egress.settings().deadlines.idle);
         let mut request = IntakeRequest {
             identity,
             source: image.source.clone(),
@@ -101,7 +104,21 @@ impl Term {
             let work = intake.run(&request, &progress, &cancel);
             let telling = async {
                 let (mut received, mut fetched) = (0, None);
-                while steps.changed().await.is_ok() {
+                loop {
+                    let patience = patience(steps.borrow().stage, quiet, idle);
+                    let next = match tokio::time::timeout(patience, steps.changed()).await {
+                        Ok(next) => next,
+                        Err(_) => {
+                            let why = format!("Nothing of the image has moved for {patience:?}: the spool's volume does not answer.");
+                            tracing::warn!(image = name, "{why}");
+                            told.tell_hung(Some(&why));
+                            steps.changed().await
+                        }
+                    };
+                    if next.is_err() {
+                        break;
+                    }
+                    told.tell_hung(None);
                     let step = *steps.borrow_and_update();
                     if let Some(percent) = step.percent() {
                         told.tell(percent);
@@ -149,9 +166,7 @@ impl Term {
             (self.shared.egress.clone(), image.source.clone(), self.ca_bundle(image), Arc::clone(&self.shared.queue));
         let (name, uid) = (object.name_any(), uid.to_owned());
         let (this, secret) = (self.memory.clone(), self.secret_of(image));
-        tokio::spawn(async move {
-            // A new leader has not asked anyone yet, and must not ask for all images at once.
-            let _turn = UPSTREAM_TURNS.acquire().await;
+        self.jobs.ask(async move {
             let credentials = match secret.read().await {
                 Ok(credentials) => credentials,
                 Err(error) => {
@@ -189,8 +204,15 @@ impl Term {
     }
 }
 
-/// How many upstreams are asked for changes at once.
-static UPSTREAM_TURNS: Semaphore = Semaphore::const_new(4);
+/// How long an intake may not move at this stage before it is the spool's volume that keeps it; upstream has deadlines of its own, and a
+/// factory takes long to build.
+fn patience(stage: intake::Stage, quiet: Duration, idle: Duration) -> Duration {
+    match stage {
+        intake::Stage::Waiting | intake::Stage::Rehashing | intake::Stage::Verifying => quiet,
+        intake::Stage::Fetching => quiet.saturating_add(idle),
+        intake::Stage::Opening | intake::Stage::Done => Duration::MAX,
+    }
+}
 
 /// The kind of a source, as a metric's label.
 const fn source_kind(source: &Source) -> &'static str {

@@ -90,7 +90,7 @@ impl Keeper {
             let look = async {
                 match &claim {
                     Some(claim) => {
-                        let writer = client::writer(config, claim).map_err(|error| Error::api(&self.name, error))?;
+                        let writer = client::writer(config, claim, client::READ_TIMEOUT).map_err(|error| Error::api(&self.name, error))?;
                         let api = Api::namespaced(writer, &self.namespace);
                         keep(&api, &self.name, &self.profile, Timestamp::now(), hold()).await
                     }

@@ -11,7 +11,8 @@ mod respond;
 
 use std::{
     io,
-    net::{SocketAddr, TcpListener},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    os::fd::OwnedFd,
     sync::Arc,
     time::Duration,
 };
@@ -73,8 +74,15 @@ impl Drop for Ends {
     }
 }
 
+/// Has connections refused from now on, also those that wait to be accepted: the listener itself goes only when the last request has been
+/// answered. Of a listening socket, shutdown(2) does that on Linux.
+fn refuse_new(listener: TcpListener) {
+    // An error is a socket that does not listen any more.
+    let _ = TcpStream::from(OwnedFd::from(listener)).shutdown(Shutdown::Both);
+}
+
 /// Serves the disks of `store` to whom `registry` grants them, until `shutdown`, and lets what is being sent go on for a while then.
-/// Requests that are held are answered at once, and dropping this ends everything at once.
+/// Requests that are held are answered at once, new connections are refused, and dropping this ends everything at once.
 ///
 /// # Errors
 /// When the listener cannot be used.
@@ -99,6 +107,7 @@ pub async fn serve(
 
     let handle = Handle::new();
     let _ends = Ends(handle.clone());
+    let door = listener.try_clone()?;
     let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle.clone()).http1_only();
     server.http_builder().http1().header_read_timeout(settings.header_timeout).max_buf_size(LONGEST_HEAD).max_headers(MOST_HEADERS);
     let serving = server.serve(service);
@@ -107,6 +116,7 @@ pub async fn serve(
         ended = &mut serving => ended,
         () = shutdown.cancelled() => {
             handle.graceful_shutdown(Some(settings.grace));
+            refuse_new(door);
             serving.await
         }
     }

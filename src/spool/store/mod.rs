@@ -33,6 +33,7 @@ mod sweep;
 mod volume;
 
 use std::{
+    collections::HashMap,
     fs::{File, FileTimes},
     io,
     path::Path,
@@ -220,9 +221,9 @@ impl Inner {
             let state = self.state();
             let reserved = state.drafts.get(identity).copied().unwrap_or(0);
             let Some(needed) = total.checked_sub(reserved).filter(|needed| *needed > 0) else { return Ok(()) };
-            let promised = self.promised(&state);
+            let drafts = state.drafts.clone();
             drop(state);
-            let on_volume = self.free_on_volume()?.saturating_sub(promised);
+            let on_volume = self.free_on_volume()?.saturating_sub(self.promised(&drafts));
             let mut state = self.state();
             let free = self.capacity.saturating_sub(state.used()).min(on_volume);
             let Some(missing) = needed.checked_sub(free).filter(|missing| *missing > 0) else {
@@ -274,8 +275,8 @@ impl Inner {
     }
 
     /// Bytes promised to artifacts being taken in that do not lie on the volume yet.
-    fn promised(&self, state: &State) -> u64 {
-        let missing = state.drafts.iter().map(|(identity, reserved)| {
+    fn promised(&self, drafts: &HashMap<Identity, u64>) -> u64 {
+        let missing = drafts.iter().map(|(identity, reserved)| {
             let written =
                 layout::allocated_at(&self.layout.data(identity)).saturating_add(layout::allocated_at(&self.layout.output(identity)));
             reserved.saturating_sub(written)
