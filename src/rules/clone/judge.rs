@@ -38,6 +38,13 @@ pub fn judge(request: &CloneRequest, situation: &Situation<'_>) -> Verdict {
     judgement.findings.verdict(Patch::default())
 }
 
+/// Whether the verdict hangs on the pool that asks: its class where the disk states none, whether it uses the golden where that takes no
+/// new pools. It is told by all disks of the pool, which nobody looks at for nothing.
+pub fn asks_of_pool(request: &CloneRequest, source: &Known<SourceFacts>) -> bool {
+    let takes_no_new_pools = matches!(source, Ok(SourceFacts::Golden(golden)) if golden.fence == Fence::Retiring);
+    request.class == StatedClass::Absent || takes_no_new_pools
+}
+
 /// `<subject>: <source>`, the start of every message.
 fn describe(request: &CloneRequest, situation: &Situation<'_>) -> String {
     let through = request.through.as_ref().map(|through| format!(" (through DataSource {through})")).unwrap_or_default();
