@@ -46,7 +46,7 @@ async fn decide(request: &Request, scene: &Scene, live: &Live, daemon: &str) -> 
     if !is_guarded(&was.metadata, &scene.catalog) {
         return Ok(Answer::allow());
     }
-    let touches = touches(request, &was)?;
+    let touches = touches(request, &was, &scene.catalog)?;
     if touches.is_empty() {
         return Ok(Answer::allow());
     }
@@ -80,7 +80,7 @@ async fn decide(request: &Request, scene: &Scene, live: &Live, daemon: &str) -> 
 }
 
 /// What of a golden the request touches.
-fn touches(request: &Request, was: &Meta) -> Known<Vec<Touch>> {
+fn touches(request: &Request, was: &Meta, catalog: &str) -> Known<Vec<Touch>> {
     if request.operation == Verb::Delete {
         return Ok(vec![Touch::Delete]);
     }
@@ -91,8 +91,8 @@ fn touches(request: &Request, was: &Meta) -> Known<Vec<Touch>> {
         [marks::RETIRING, marks::RETIRED].map(|key| annotations.get(key).cloned())
     };
     let mut touches = Vec::new();
-    let mark = |meta: &Meta| meta.metadata.labels.as_ref().and_then(|labels| labels.get(marks::GOLDEN).cloned());
-    if mark(&now) != mark(was) {
+    // Without our mark, or with one of CDI's own beside it, nothing would guard it any more.
+    if !is_guarded(&now.metadata, catalog) {
         touches.push(Touch::Unmark);
     }
     if fence(&now) != fence(was) {
@@ -125,6 +125,9 @@ async fn holds(request: &Request, old: &Object, name: &str, scene: &Scene, live:
             None => None,
             Some(owner) => match live.volume(&owner.name).await?.filter(|volume| volume.metadata.uid.as_deref() == Some(&owner.uid)) {
                 Some(volume) if volume.meta().deletion_timestamp.is_none() => Some(volume),
+                // Of a golden on record that would have been refused before the marks, which are on its claim first. An owner that never
+                // was there can be written on it by hand, and lost while nobody asked here.
+                _ if is_recorded(&claim) && !is_lost(&claim) => None,
                 // The DataVolume's own deletion was asked for here, and allowed.
                 _ => return Ok(Holds::GoesWithItsVolume),
             },
