@@ -14,6 +14,8 @@ mod fence;
 mod guards;
 #[path = "harness/mod.rs"]
 mod harness;
+#[path = "admission/hostile.rs"]
+mod hostile;
 #[path = "admission/leaders.rs"]
 mod leaders;
 #[path = "admission/moments.rs"]

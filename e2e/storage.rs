@@ -17,6 +17,8 @@ mod leaving;
 mod orders;
 #[path = "storage/pacing.rs"]
 mod pacing;
+#[path = "continuity/proxy.rs"]
+mod proxy;
 #[path = "storage/real.rs"]
 mod real;
 #[path = "storage/refusals.rs"]

@@ -60,6 +60,16 @@ async fn a_golden_in_use_cannot_be_lost() {
                 patch(cluster, kind, "guarded", json!({ "metadata": { "annotations": { key: "x" } } })).await.expect_err("ours alone");
             assert!(refused.contains("golden-catalog alone"), "{refused}");
         }
+        // Made to look like one of CDI's temporaries, it would be guarded no more.
+        for disguise in [
+            json!({ "labels": { "cdi.kubevirt.io/OwnedByUID": "x" } }),
+            json!({ "annotations": { "cdi.kubevirt.io/OwnedByUID": "x" } }),
+            json!({ "annotations": { "cdi.kubevirt.io/storage.populator.kind": "VolumeCloneSource" } }),
+            json!({ "ownerReferences": [{ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "x", "uid": "x", "controller": true }] }),
+        ] {
+            let refused = patch(cluster, kind, "guarded", json!({ "metadata": disguise.clone() })).await.expect_err("it is none of CDI's");
+            assert!(refused.contains("must keep its mark") && refused.contains(&pool), "{disguise}: {refused}");
+        }
         // Everything else is nobody's business.
         patch(
             cluster,
@@ -168,6 +178,32 @@ async fn what_holds_nothing_or_is_none_of_ours_may_go() {
     // A hand-made image is the hoster's own.
     claim(cluster, "hand-made-2", "replicated", "6Gi", "Block", json!({}), json!({}), Value::Null).await;
     delete(cluster, KINDS[1], "hand-made-2", &DeleteParams::default()).await.unwrap_or_else(|refused| panic!("{refused}"));
+}
+
+/// The garbage collector takes a claim whose DataVolume is gone. One that was never there can be written on it, by hand or by a restore.
+#[tokio::test]
+async fn a_golden_on_record_does_not_go_with_an_owner_that_never_was() {
+    let Some((cluster, _)) = stand().await else { return };
+    golden(cluster, "on-record", "replicated", "6Gi", "Block").await;
+    let claims = cluster.api(&cluster.admin(), "v1", "PersistentVolumeClaim", CATALOG).await;
+    let uid = claims.get("on-record").await.expect("a claim").metadata.uid;
+    let image = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "recorded" },
+        "spec": { "source": { "http": { "url": "https://x.example/recorded.qcow2" } } } });
+    create(cluster, "", &image, false).await.unwrap_or_else(|refused| panic!("{}", refused.message));
+    let target = json!({ "requestedClass": "", "storageClassName": "replicated", "golden": "on-record", "claimUID": uid });
+    set_status(cluster, "cozystack.io/v1alpha1", "GoldenImage", "", "recorded", json!({ "targets": [target] })).await;
+    let dry_run = || DeleteParams::default().dry_run();
+    harness::eventually("the record is known", || async {
+        let refused = delete(cluster, KINDS[1], "on-record", &dry_run()).await.expect_err("it is a golden");
+        if refused.contains("golden-catalog retire recorded") { Ok(()) } else { Err(refused) }
+    })
+    .await;
+    let owner = json!([{ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": "on-record", "uid": "another", "controller": true }]);
+    patch(cluster, KINDS[1], "on-record", json!({ "metadata": { "ownerReferences": owner } })).await.expect("metadata");
+    let refused = delete(cluster, KINDS[1], "on-record", &dry_run()).await.expect_err("it is a golden still");
+    assert!(refused.contains("golden-catalog retire recorded"), "{refused}");
+    let images = cluster.api(&cluster.admin(), "cozystack.io/v1alpha1", "GoldenImage", "").await;
+    images.delete("recorded", &DeleteParams::default()).await.expect("deleted");
 }
 
 /// GoldenImages as people write them.

@@ -18,6 +18,12 @@ const WRONG: &[(&str, Disk, &[&str])] = &[
     ("mode", Disk { mode: Some("Filesystem"), ..RIGHT }, &["Block", "Filesystem", "volumeMode: Block", "R16"]),
     ("large", Disk { golden: "golden-fixed", class: Some("fixed"), ..RIGHT }, &["6Gi", "20Gi", "allowVolumeExpansion", "R16"]),
     ("copy", Disk { annotation: Some(("cdi.kubevirt.io/cloneType", "copy")), ..RIGHT }, &["cdi.kubevirt.io/cloneType", "remove it", "R16"]),
+    (
+        "former",
+        Disk { annotation: Some(("volume.beta.kubernetes.io/storage-class", "local")), ..RIGHT },
+        &["\"replicated\"", "\"local\"", "R14"],
+    ),
+    ("spelled", Disk { annotation: Some(("cdi.kubevirt.io/storage.usePopulator", "0")), ..RIGHT }, &["usePopulator", "network", "R16"]),
     ("populator", Disk { annotation: Some(("cdi.kubevirt.io/storage.usePopulator", "false")), ..RIGHT }, &["usePopulator", "R16"]),
 ];
 

@@ -237,6 +237,14 @@ impl Stand {
         client.get(format!("http://{address}/metrics")).send().await.expect("metrics").text().await.expect("metrics")
     }
 
+    /// The most memory that the admission role has had so far, in MiB, from Linux.
+    pub fn peak_memory(&self) -> u64 {
+        let id = self.daemon.lock().expect("no panic under this lock").as_ref().expect("it runs").id();
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("a process");
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("its peak");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") / 1024
+    }
+
     fn log(&self) -> String {
         self.daemon.lock().expect("no panic under this lock").as_ref().map(Daemon::log).unwrap_or_default()
     }

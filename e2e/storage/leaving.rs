@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 
 use super::{
     harness::{self, Daemon},
+    proxy::ApiProxy,
     scene::Scene,
+    stage::Launch,
 };
 
 const FIRST: &str = "vm-default-images-leaves";
@@ -124,7 +126,10 @@ pub async fn a_target_that_is_taken_out_goes_when_nothing_needs_it(scene: &Scene
     volumes.patch(LOCAL, &params, &half(Value::Null)).await.expect("not marked");
     machines.delete("vm", &DeleteParams::default()).await.expect("a consumer always goes");
     harness::until_gone(machines, "vm").await;
-    let daemon = scene.stage.daemon("a");
+    // What its watches are told can be held back from here on.
+    let proxy = ApiProxy::start(scene.stage.cluster.control_plane(), None).await;
+    let kubeconfig = Some(proxy.kubeconfig(&scene.stage.kubeconfig));
+    let daemon = scene.stage.launch("a", Launch { kubeconfig, ..Launch::default() });
     daemon.ready().await;
     harness::until_gone(volumes, LOCAL).await;
     harness::until_gone(claims.clone(), LOCAL).await;
@@ -133,6 +138,8 @@ pub async fn a_target_that_is_taken_out_goes_when_nothing_needs_it(scene: &Scene
     })
     .await;
     assert_eq!((uid(FIRST).await, scene.fetches("leaves")), (first.clone(), 1));
+
+    a_golden_that_stands_in_only_by_the_watch_is_not_believed(scene, &proxy).await;
 
     // The last one that can be cloned stays until another can: nothing else has the disk for sure.
     scene.retarget("leaves", json!([{}, { "storageClassName": "nowhere" }])).await.expect("added");
@@ -147,4 +154,47 @@ pub async fn a_target_that_is_taken_out_goes_when_nothing_needs_it(scene: &Scene
     let claim = claims.get(FIRST).await.expect("claim");
     assert_eq!((claim.uid(), claim.annotations().get(marks::RETIRING)), (first, None));
     daemon
+}
+
+/// By force a golden goes at once. Its sibling was to stand in, and is to go itself by now, which the leader's watch does not tell: it asks
+/// the API server before the mark that has no way back.
+async fn a_golden_that_stands_in_only_by_the_watch_is_not_believed(scene: &Scene<'_>, proxy: &ApiProxy) {
+    let (claims, images, params) = (scene.claims().await, scene.stage.images(), PatchParams::default());
+    let both = json!([{}, { "storageClassName": "local" }]);
+    scene.retarget("leaves", both).await.expect("put back");
+    harness::until(images.clone(), "leaves", "both are there", |image: &GoldenImage| {
+        image.status.as_ref().is_some_and(|status| status.targets.len() == 2) && ready(image)
+    })
+    .await;
+    let annotate = |annotations: Value| Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+    const CLOSED: &str = "closed since 2026-11-29T10:00:00Z";
+    // Opened again, the leader has seen that force is asked for.
+    let force = annotate(json!({ marks::FORCE_RETIRE: "a test", marks::RETIRING: CLOSED }));
+    claims.patch(LOCAL, &params, &force).await.expect("annotated");
+    let is_open = |claim: &DynamicObject| !claim.annotations().contains_key(marks::RETIRING);
+    let local = harness::until(claims.clone(), LOCAL, "it is open", is_open).await.uid();
+
+    proxy.hold_watches(Some("/persistentvolumeclaims?"));
+    claims.patch(FIRST, &params, &annotate(json!({ marks::RETIRING: CLOSED }))).await.expect("marked");
+    let path = format!("/persistentvolumeclaims/{FIRST}");
+    let asked = || proxy.seen().iter().filter(|seen| seen.method == http::Method::GET && seen.path.ends_with(&path)).count();
+    let before = asked();
+    scene.retarget("leaves", json!([{}])).await.expect("taken out");
+    // Asked a second time, it has done what it does after the first.
+    harness::eventually("the leader asks for the golden that is to stand in, twice", async || match asked() - before {
+        0 | 1 => Err("not yet".to_owned()),
+        _ => Ok(()),
+    })
+    .await;
+    let claim = claims.get(LOCAL).await.expect("it is there");
+    assert_eq!((claim.uid(), &claim.metadata.deletion_timestamp, claim.annotations().get(marks::RETIRED)), (local, &None, None));
+
+    // Told of all that, it opens the sibling again, and then the golden can go.
+    proxy.hold_watches(None);
+    harness::until(claims.clone(), FIRST, "its sibling is open", is_open).await;
+    harness::until_gone(claims, LOCAL).await;
+    harness::until(images, "leaves", "one is left", |image: &GoldenImage| {
+        image.status.as_ref().is_some_and(|status| status.targets.len() == 1) && retiring(image).is_empty() && ready(image)
+    })
+    .await;
 }

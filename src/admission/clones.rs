@@ -3,20 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube::Resource;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use super::{
     Answer, Live, Scene,
     patch::operations,
-    review::{Request, Verb},
+    review::{self, Request, Verb},
     source::{Found, source_facts},
-    view::{View, is_selected, verdict_on},
+    view::{View, is_selected, pool_facts, verdict_on},
 };
 use crate::{
     foreign::{Claim, DataSource, DataVolume, KubevirtMachineTemplate, VirtualMachine},
     rules::{
-        clone::{CloneRequest, Known, Rule, Source, SourceFacts, Unknown, Verdict},
+        clone::{CloneRequest, Known, Rule, Source, SourceFacts, Subject, Unknown, Verdict, asks_of_pool},
         pool::{Pool, PoolClue},
     },
     world::{
@@ -30,6 +28,10 @@ use crate::{
 const LONGEST_CHAIN: usize = 8;
 /// At most so many DataSources of one object are read live: a VM has a handful of disks.
 const MOST_POINTERS: usize = 32;
+/// The most clones that one object may ask for.
+const MOST_DISKS: usize = 256;
+/// The most goldens that one object may clone: each is read live.
+const MOST_SOURCES: usize = 32;
 
 /// The answer on one object of any clone form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,11 +64,6 @@ pub async fn judge_clones(request: &Request, scene: &Scene, live: &Live) -> Judg
     outcome.unwrap_or_else(|unknown| Answer::from(unknown).into())
 }
 
-/// An object of the question.
-fn parse<K: DeserializeOwned>(object: &Value) -> Known<K> {
-    K::deserialize(object).map_err(|error| Unknown(format!("the object cannot be read: {error}")))
-}
-
 async fn verdict<K>(request: &Request, scene: &Scene, live: &Live) -> Known<Judged>
 where
     K: Clones + Observe + Resource<DynamicType = ()>,
@@ -74,45 +71,60 @@ where
     let Some(object) = request.object.as_ref().filter(|_| matches!(request.operation, Verb::Create | Verb::Update)) else {
         return Ok(Answer::allow().into());
     };
-    let new: K = parse(object)?;
+    let new: K = review::read(object)?;
     // What goes away asks for nothing any more; its finalizers must come off.
     if new.meta().deletion_timestamp.is_some() {
         return Ok(Answer::allow().into());
     }
-    let old: Option<K> = request.old_object.as_ref().filter(|_| request.operation == Verb::Update).map(parse).transpose()?;
+    let old: Option<K> =
+        request.old_object.as_ref().filter(|_| request.operation == Verb::Update).map(|old| review::read(old)).transpose()?;
     let around = Read::before(&new, scene, live).await?;
     let requests = {
         let ledger = scene.ledger.read();
         let around = Around { ledger: &ledger, read: &around };
+        let asked = new.clone_requests(&around)?;
+        if let Some(refusal) = too_many(&asked) {
+            return Ok(Answer::Refuse(refusal).into());
+        }
         // What the old object asked for is never worth a refusal: if it cannot be told, everything counts as new.
         let before = old.map(|old| old.clone_requests(&around).unwrap_or_default()).unwrap_or_default();
-        new_requests(&before, new.clone_requests(&around)?)
+        new_requests(&before, asked)
     };
-    if requests.is_empty() {
-        return Ok(Answer::allow().into());
-    }
+    let Some(kind) = requests.first().map(|request| request.subject.kind) else { return Ok(Answer::allow().into()) };
     let sources = read_sources(&requests, scene, live).await;
-    let mut verdicts = Vec::with_capacity(requests.len());
-    for request in &requests {
-        verdicts.push(judge_one(request, &sources, scene, live).await);
-    }
-    let kind = requests.first().map(|request| request.subject.kind);
-    let verdict = Verdict::all(verdicts);
+    let verdict = judge_all(&requests, &sources, scene, live).await;
     let message = verdict.message().unwrap_or_default();
     let broken = match &verdict {
         Verdict::Refuse(violations) => violations.iter().map(|violation| violation.rule).collect(),
         _ => BTreeSet::new(),
     };
-    let answer = match (verdict, kind) {
-        (Verdict::Allow { patch, warnings }, Some(kind)) => {
-            let patch = if kind.is_disk() { operations(kind, object, &patch) } else { Vec::new() };
+    let answer = match verdict {
+        Verdict::Allow { patch, warnings } => {
+            let patch = if kind.is_disk() { operations(kind, &review::read(object)?, &patch) } else { Vec::new() };
             Answer::Allow { patch, warnings }
         }
-        (Verdict::NotOurs | Verdict::Allow { .. }, _) => Answer::allow(),
-        (Verdict::Refuse(_), _) => Answer::Refuse(message),
-        (Verdict::Unknown(_), _) => Answer::Later(message),
+        Verdict::NotOurs => Answer::allow(),
+        Verdict::Refuse(_) => Answer::Refuse(message),
+        Verdict::Unknown(_) => Answer::Later(message),
     };
     Ok(Judged { answer, broken })
+}
+
+/// Why an object asks for more than is judged at once: each disk, and each golden, costs a verdict time and memory, and a tenant writes how
+/// many there are.
+fn too_many(requests: &[CloneRequest]) -> Option<String> {
+    let sources: BTreeSet<&Source> = requests.iter().map(|request| &request.source).collect();
+    let subject = || Subject { disk: None, ..requests[0].subject.clone() };
+    let refused = |count: usize, what: &str, most: usize| {
+        format!("{} asks for {count} {what}, more than the {most} that are judged of one object: make several of it", subject())
+    };
+    if requests.len() > MOST_DISKS {
+        Some(refused(requests.len(), "clones of golden images", MOST_DISKS))
+    } else if sources.len() > MOST_SOURCES {
+        Some(refused(sources.len(), "different golden images", MOST_SOURCES))
+    } else {
+        None
+    }
 }
 
 /// What was read live of each source.
@@ -151,12 +163,13 @@ async fn read_source(source: &Source, scene: &Scene, live: &Live) -> Known<Sourc
     source_facts(source, &found, &scene.images, &scene.catalog)
 }
 
-async fn judge_one(request: &CloneRequest, sources: &Sources, scene: &Scene, live: &Live) -> Verdict {
-    let source = sources.get(&request.source).cloned().unwrap_or_else(|| Err(Unknown("the source was not read".to_owned())));
+/// Judges each disk; what they share is looked up once.
+async fn judge_all(requests: &[CloneRequest], sources: &Sources, scene: &Scene, live: &Live) -> Verdict {
+    let namespace = requests.first().map_or("", |request| request.subject.namespace.as_str());
     // Only where somebody is chosen must the chosen be known.
-    let labels = if is_selected(&source) { live.namespace_labels(&request.subject.namespace).await } else { Ok(BTreeMap::new()) };
+    let labels = if sources.values().any(is_selected) { live.namespace_labels(namespace).await } else { Ok(BTreeMap::new()) };
     let (classes, profiles) = (scene.classes(), scene.profiles());
-    let around = View {
+    let view = View {
         catalog: &scene.catalog,
         classes: classes.as_ref().map_err(Clone::clone),
         profiles: profiles.as_ref().map_err(Clone::clone),
@@ -164,7 +177,13 @@ async fn judge_one(request: &CloneRequest, sources: &Sources, scene: &Scene, liv
         node_local: &scene.node_local,
     };
     let ledger = scene.ledger.read();
-    verdict_on(request, source, labels.as_ref().map_err(Clone::clone), &ledger, &around)
+    let mut pools = BTreeMap::new();
+    Verdict::all(requests.iter().map(|request| {
+        let source = sources.get(&request.source).cloned().unwrap_or_else(|| Err(Unknown("the source was not read".to_owned())));
+        let facts = pools.entry((&request.pool, &request.source, asks_of_pool(request, &source)));
+        let pool = facts.or_insert_with(|| pool_facts(request, &source, &ledger)).clone();
+        verdict_on(request, source, labels.as_ref().map_err(Clone::clone), pool, &view)
+    }))
 }
 
 /// What of an object's surroundings was read live, because a watch may not have it yet: DataSources that its disks point to, the VM it belongs to.

@@ -4,21 +4,42 @@ use std::time::Duration;
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::{Api, Client, api::PostParams};
-use serde_json::Value;
+use serde::Deserialize;
 
-use super::{Answer, review::Request};
+use super::{
+    Answer,
+    review::{self, Object, Request},
+};
 use crate::{
     model::SecretName,
     rules::{
-        clone::Unknown,
+        clone::{Known, Unknown},
         secret_review::{ReviewAnswer, SecretReview, judge, review_of},
     },
     run::api_error,
 };
 
+/// A GoldenImage, as far as it names a Secret.
+#[derive(Deserialize)]
+struct Naming {
+    spec: NamingSpec,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NamingSpec {
+    credentials_secret_ref: Option<SecretRef>,
+}
+
+#[derive(Deserialize)]
+struct SecretRef {
+    name: Option<String>,
+}
+
 /// The Secret that a GoldenImage names.
-fn named_secret(object: Option<&Value>) -> Option<&str> {
-    object?.pointer("/spec/credentialsSecretRef/name")?.as_str()
+fn named_secret(object: Option<&Object>) -> Known<Option<String>> {
+    let naming: Option<Naming> = object.map(|object| review::read(object)).transpose()?;
+    Ok(naming.and_then(|naming| naming.spec.credentials_secret_ref?.name))
 }
 
 /// Decides whether whoever asks may have the daemon use the Secret that is named.
@@ -27,12 +48,16 @@ pub async fn judge_credentials(request: &Request, client: &Client, namespace: &s
     if request.user_info.username == daemon {
         return Answer::allow();
     }
-    let Some(new) = named_secret(request.object.as_ref()) else { return Answer::allow() };
+    let new = match named_secret(request.object.as_ref()) {
+        Ok(Some(new)) => new,
+        Ok(None) => return Answer::allow(),
+        Err(unknown) => return unknown.into(),
+    };
     let new: SecretName = match new.parse() {
         Ok(new) => new,
         Err(error) => return Answer::Refuse(format!("`spec.credentialsSecretRef.name`: {error}")),
     };
-    let old: Option<SecretName> = named_secret(request.old_object.as_ref()).and_then(|name| name.parse().ok());
+    let old: Option<SecretName> = named_secret(request.old_object.as_ref()).ok().flatten().and_then(|name| name.parse().ok());
     let Some(review) = review_of(old.as_ref(), Some(&new), namespace) else { return Answer::allow() };
     let answer = ask(request, client, &review).await;
     match (judge(&request.user_info.username, &review, &answer), answer) {

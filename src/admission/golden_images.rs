@@ -5,11 +5,11 @@ use kube::ResourceExt as _;
 use super::{
     Answer, Scene,
     images::ImageFacts,
-    review::{Request, Verb},
+    review::{self, Request, Verb},
 };
 use crate::{
     api::{GoldenImage, parse_image},
-    rules::{Precedence, clone::Unknown, duplicate_message, marks, moving_source_warnings},
+    rules::{Precedence, duplicate_message, marks, moving_source_warnings},
     world::evidence::texts,
 };
 
@@ -18,9 +18,9 @@ pub fn judge_image(request: &Request, scene: &Scene, daemon: &str) -> Answer {
     let Some(object) = request.object.as_ref().filter(|_| matches!(request.operation, Verb::Create | Verb::Update)) else {
         return Answer::allow();
     };
-    let image: GoldenImage = match serde_json::from_value(object.clone()) {
+    let image: GoldenImage = match review::read(object) {
         Ok(image) => image,
-        Err(error) => return Unknown(format!("the GoldenImage cannot be read: {error}")).into(),
+        Err(unknown) => return unknown.into(),
     };
     if request.user_info.username == daemon || image.metadata.deletion_timestamp.is_some() {
         return Answer::allow();

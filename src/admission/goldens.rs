@@ -1,18 +1,18 @@
 //! The guard around goldens (R23): their deletion, their mark, the marks of their fence, and the namespace they are in.
 
-use k8s_openapi::jiff::Timestamp;
-use kube::{Resource, core::PartialObjectMeta};
-use serde_json::Value;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
+use kube::Resource as _;
+use serde::Deserialize;
 
 use super::{
     Answer, Live, Scene,
-    review::{Request, Verb},
+    review::{self, Object, Request, Verb},
 };
 use crate::{
     foreign::{Claim, DataVolume},
     model::Identity,
     rules::{
-        clone::{Known, Unknown},
+        clone::Known,
         consumers::Consumers,
         fence::{Fence, GoldenWrite, Holds, Touch, may_delete_catalog, may_touch},
         marks,
@@ -29,7 +29,11 @@ pub fn daemon_user(namespace: &str) -> String {
     format!("system:serviceaccount:{namespace}:golden-catalog-controller")
 }
 
-type Meta = PartialObjectMeta<Claim>;
+/// An object's metadata.
+#[derive(Deserialize)]
+struct Meta {
+    metadata: ObjectMeta,
+}
 
 /// Decides on a write to a DataVolume or claim of the catalog namespace.
 pub async fn judge_golden(request: &Request, scene: &Scene, live: &Live, daemon: &str) -> Answer {
@@ -38,9 +42,12 @@ pub async fn judge_golden(request: &Request, scene: &Scene, live: &Live, daemon:
 
 async fn decide(request: &Request, scene: &Scene, live: &Live, daemon: &str) -> Known<Answer> {
     let Some(old) = &request.old_object else { return Ok(Answer::allow()) };
-    let was = meta_of(old)?;
-    let touches = touches(request, &was)?;
-    if touches.is_empty() || !is_guarded(&was.metadata, &scene.catalog) {
+    let was: Meta = review::read(old)?;
+    if !is_guarded(&was.metadata, &scene.catalog) {
+        return Ok(Answer::allow());
+    }
+    let touches = touches(request, &was, &scene.catalog)?;
+    if touches.is_empty() {
         return Ok(Answer::allow());
     }
     let name = was.metadata.name.clone().unwrap_or_default();
@@ -72,25 +79,20 @@ async fn decide(request: &Request, scene: &Scene, live: &Live, daemon: &str) -> 
     Ok(if refusals.is_empty() { Answer::allow() } else { Answer::Refuse(refusals.join("; ")) })
 }
 
-fn meta_of(object: &Value) -> Known<Meta> {
-    serde_json::from_value(serde_json::json!({ "metadata": object["metadata"] }))
-        .map_err(|error| Unknown(format!("the object's metadata cannot be read: {error}")))
-}
-
 /// What of a golden the request touches.
-fn touches(request: &Request, was: &Meta) -> Known<Vec<Touch>> {
+fn touches(request: &Request, was: &Meta, catalog: &str) -> Known<Vec<Touch>> {
     if request.operation == Verb::Delete {
         return Ok(vec![Touch::Delete]);
     }
     let Some(new) = &request.object else { return Ok(Vec::new()) };
-    let now = meta_of(new)?;
-    let mark = |meta: &Meta| meta.metadata.labels.as_ref().and_then(|labels| labels.get(marks::GOLDEN).cloned());
+    let now: Meta = review::read(new)?;
     let fence = |meta: &Meta| {
         let annotations = texts(meta.metadata.annotations.as_ref());
         [marks::RETIRING, marks::RETIRED].map(|key| annotations.get(key).cloned())
     };
     let mut touches = Vec::new();
-    if mark(&now) != mark(was) {
+    // Without our mark, or with one of CDI's own beside it, nothing would guard it any more.
+    if !is_guarded(&now.metadata, catalog) {
         touches.push(Touch::Unmark);
     }
     if fence(&now) != fence(was) {
@@ -107,35 +109,38 @@ fn consumers(scene: &Scene, golden: &str, identity: Option<&Identity>) -> Known<
 }
 
 /// What would be lost.
-async fn holds(request: &Request, old: &Value, name: &str, scene: &Scene, live: &Live) -> Known<Holds> {
+async fn holds(request: &Request, old: &Object, name: &str, scene: &Scene, live: &Live) -> Known<Holds> {
+    let recorded = scene.images.of_golden(name).and_then(|image| image.golden(name)?.claim_uid.clone());
+    let is_recorded = |claim: &Claim| recorded.is_some() && claim.metadata.uid == recorded;
+    let is_lost = |claim: &Claim| claim.status.read().and_then(|status| status.phase.as_deref()) == Some("Lost");
     let (claim, volume) = if request.kind.kind == "DataVolume" {
-        let volume: DataVolume =
-            serde_json::from_value(old.clone()).map_err(|error| Unknown(format!("the DataVolume cannot be read: {error}")))?;
+        let volume: DataVolume = review::read(old)?;
         let Some(claim) = live.claim(name).await? else { return Ok(Holds::Nothing) };
         (claim, Some(volume))
     } else {
-        let claim: Claim = serde_json::from_value(old.clone()).map_err(|error| Unknown(format!("the claim cannot be read: {error}")))?;
+        let claim: Claim = review::read(old)?;
         let owners = claim.metadata.owner_references.iter().flatten();
         let owner = owners.into_iter().find(|owner| owner.controller == Some(true) && owner.kind == "DataVolume").cloned();
         let volume = match owner {
             None => None,
-            // The DataVolume's own deletion was asked for here, and allowed.
             Some(owner) => match live.volume(&owner.name).await?.filter(|volume| volume.metadata.uid.as_deref() == Some(&owner.uid)) {
                 Some(volume) if volume.meta().deletion_timestamp.is_none() => Some(volume),
+                // Of a golden on record that would have been refused before the marks, which are on its claim first. An owner that never
+                // was there can be written on it by hand, and lost while nobody asked here.
+                _ if is_recorded(&claim) && !is_lost(&claim) => None,
+                // The DataVolume's own deletion was asked for here, and allowed.
                 _ => return Ok(Holds::GoesWithItsVolume),
             },
         };
         (claim, volume)
     };
     // Its volume is gone, and the disk with it: deleting what is left is how it is made anew.
-    if claim.status.read().and_then(|status| status.phase.as_deref()) == Some("Lost") {
+    if is_lost(&claim) {
         return Ok(Holds::Nothing);
     }
-    let recorded = scene.images.of_golden(name).and_then(|image| image.golden(name)?.claim_uid.clone());
-    let is_recorded = recorded.is_some() && claim.metadata.uid == recorded;
     // A claim on its own is what CDI left of a finished import.
     let is_done = volume.is_none_or(|volume| facts::volume_seen(&volume).phase == "Succeeded");
-    Ok(if is_done || is_recorded { Holds::Disk } else { Holds::Nothing })
+    Ok(if is_done || is_recorded(&claim) { Holds::Disk } else { Holds::Nothing })
 }
 
 /// Decides whether the catalog namespace may be deleted.

@@ -23,7 +23,7 @@ pub use images::{GoldenRecord, ImageFacts, Images};
 pub use live::Live;
 pub use scene::Scene;
 pub use source::{Found, source_facts};
-pub use view::{View, is_selected, verdict_on};
+pub use view::{View, is_selected, pool_facts, verdict_on};
 
 use crate::rules::clone::Unknown;
 

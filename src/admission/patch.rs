@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::rules::clone::{Patch, SubjectKind};
@@ -22,31 +22,58 @@ impl Operation {
     }
 }
 
+/// A disk as it came, as far as it may be changed.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Written {
+    metadata: WrittenMeta,
+    spec: WrittenSpec,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct WrittenMeta {
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct WrittenSpec {
+    pvc: Option<WrittenClaim>,
+    storage: Option<WrittenClaim>,
+    /// Of a bare claim.
+    storage_class_name: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct WrittenClaim {
+    storage_class_name: Option<String>,
+}
+
 /// The operations that bring `object` to what the verdict says; none where it already is.
 ///
 /// The class goes where the disk's claim is spelled. CDI reads annotations of a DataVolume onto the claim only when it creates that, so what is not there at creation never gets there.
-pub fn operations(kind: SubjectKind, object: &Value, patch: &Patch) -> Vec<Operation> {
+pub fn operations(kind: SubjectKind, disk: &Written, patch: &Patch) -> Vec<Operation> {
     let mut operations = Vec::new();
-    let claim = match kind {
-        SubjectKind::Claim => Some("/spec"),
-        SubjectKind::DataVolume if object.pointer("/spec/pvc").is_some_and(Value::is_object) => Some("/spec/pvc"),
-        SubjectKind::DataVolume if object.pointer("/spec/storage").is_some_and(Value::is_object) => Some("/spec/storage"),
+    let claim = match (kind, &disk.spec) {
+        (SubjectKind::Claim, spec) => Some(("/spec", &spec.storage_class_name)),
+        (SubjectKind::DataVolume, WrittenSpec { pvc: Some(claim), .. }) => Some(("/spec/pvc", &claim.storage_class_name)),
+        (SubjectKind::DataVolume, WrittenSpec { storage: Some(claim), .. }) => Some(("/spec/storage", &claim.storage_class_name)),
         _ => None,
     };
-    if let (Some(claim), Some(class)) = (claim, &patch.class) {
-        let path = format!("{claim}/storageClassName");
-        if object.pointer(&path).and_then(Value::as_str) != Some(class) {
-            operations.push(Operation::add(path, json!(class)));
-        }
+    if let (Some((claim, written)), Some(class)) = (claim, &patch.class)
+        && written.as_ref() != Some(class)
+    {
+        operations.push(Operation::add(format!("{claim}/storageClassName"), json!(class)));
     }
-    operations.extend(annotations(object, &patch.annotations));
+    operations.extend(annotations(disk.metadata.annotations.as_ref(), &patch.annotations));
     operations
 }
 
-fn annotations(object: &Value, wanted: &BTreeMap<String, String>) -> Vec<Operation> {
-    let present = object.pointer("/metadata/annotations").and_then(Value::as_object);
+fn annotations(present: Option<&BTreeMap<String, String>>, wanted: &BTreeMap<String, String>) -> Vec<Operation> {
     let missing: BTreeMap<&String, &String> =
-        wanted.iter().filter(|(key, value)| present.and_then(|present| present.get(*key)?.as_str()) != Some(value)).collect();
+        wanted.iter().filter(|(key, value)| present.and_then(|present| present.get(*key)) != Some(value)).collect();
     if missing.is_empty() {
         return Vec::new();
     }
@@ -69,10 +96,11 @@ mod tests {
     fn patched(kind: SubjectKind, object: Value) -> Value {
         let annotations = marks::consumer_marks("g", "a/VMDisk/d").annotations;
         let patch = Patch { class: Some("r".into()), annotations };
-        let operations = operations(kind, &object, &patch);
+        let written = |object: &Value| Written::deserialize(object).expect("a disk");
+        let operations = operations(kind, &written(&object), &patch);
         let mut result = object;
         json_patch(&mut result, &operations);
-        assert_eq!(super::operations(kind, &result, &patch), [], "a second time there is nothing to do");
+        assert_eq!(super::operations(kind, &written(&result), &patch), [], "a second time there is nothing to do");
         result
     }
 
@@ -103,6 +131,15 @@ mod tests {
             assert_eq!(result["metadata"]["annotations"][marks::POOL], "a/VMDisk/d");
             assert_eq!(result["metadata"]["annotations"].get("x"), before["metadata"]["annotations"].get("x"));
         }
+    }
+
+    #[test]
+    fn a_class_that_is_there_is_left_as_it_is() {
+        let object = json!({"metadata": {}, "spec": {"pvc": {"storageClassName": "r"}, "storageClassName": "x"}});
+        let patch = Patch { class: Some("r".into()), annotations: BTreeMap::new() };
+        let written = Written::deserialize(&object).expect("a disk");
+        assert_eq!(super::operations(SubjectKind::DataVolume, &written, &patch), []);
+        assert_eq!(super::operations(SubjectKind::Claim, &written, &patch).len(), 1);
     }
 
     #[test]

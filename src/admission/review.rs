@@ -1,9 +1,13 @@
 //! The `AdmissionReview` of `admission.k8s.io/v1`, as far as it is read and written here.
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json, value::RawValue};
 
 use super::{Answer, patch::Operation};
+use crate::rules::clone::{Known, Unknown};
+
+/// An object of a question, as text: a tenant writes megabytes of it, and read is only what is needed.
+pub type Object = Box<RawValue>;
 
 /// What the API server is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -67,10 +71,18 @@ pub struct Request {
     pub user_info: User,
     /// The object as it would be; absent on deletion.
     #[serde(default)]
-    pub object: Option<Value>,
+    pub object: Option<Object>,
     /// The object as it is; absent on creation.
     #[serde(default)]
-    pub old_object: Option<Value>,
+    pub old_object: Option<Object>,
+}
+
+/// What is read of an object.
+///
+/// # Errors
+/// When it is not of that form.
+pub fn read<T: DeserializeOwned>(object: &RawValue) -> Known<T> {
+    serde_json::from_str(object.get()).map_err(|error| Unknown(format!("the object cannot be read: {error}")))
 }
 
 /// Why a body is no question.

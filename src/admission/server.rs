@@ -21,10 +21,11 @@ use axum_server::{
     tls_rustls::{RustlsAcceptor, RustlsConfig},
 };
 use futures::future::BoxFuture;
+use http_body::Body as _;
 use rustls::ServerConfig;
 use tokio::{
     net::TcpStream,
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -46,6 +47,9 @@ pub struct Settings {
     pub connections: usize,
     /// Questions answered at once; further ones wait within their deadline.
     pub questions: usize,
+    /// Bytes of questions that are read and answered at once; further ones wait within their deadline. What a tenant packs into one can take
+    /// twenty times as much memory when it is read.
+    pub bytes: usize,
     /// How long open questions may go on after shutdown.
     pub grace: Duration,
 }
@@ -59,6 +63,7 @@ impl Default for Settings {
             idle: Duration::from_secs(120),
             connections: 512,
             questions: 128,
+            bytes: 4 << 20,
             grace: Duration::from_secs(8),
         }
     }
@@ -86,6 +91,30 @@ struct Shared {
     app: Arc<App>,
     settings: Settings,
     places: Arc<Semaphore>,
+    room: Arc<Room>,
+}
+
+/// Room for the bytes of questions.
+struct Room {
+    /// A permit for each [`Self::UNIT`].
+    free: Semaphore,
+    all: u32,
+}
+
+impl Room {
+    const UNIT: usize = 1024;
+
+    fn new(bytes: usize) -> Self {
+        let all = u32::try_from(bytes / Self::UNIT).unwrap_or(u32::MAX).max(1);
+        Self { free: Semaphore::new(all as usize), all }
+    }
+
+    /// Waits for room for a question of so many bytes; one that is larger than all of it has it for itself.
+    async fn take(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
+        let units = u32::try_from(bytes.div_ceil(Self::UNIT)).unwrap_or(u32::MAX).clamp(1, self.all);
+        // The semaphore is never closed.
+        self.free.acquire_many(units).await.ok()
+    }
 }
 
 /// The webhooks, by the last part of their address.
@@ -141,7 +170,8 @@ pub async fn serve(
         places: Arc::new(Semaphore::new(settings.connections)),
     };
     let (grace, idle) = (settings.grace, settings.idle);
-    let shared = Shared { app: Arc::new(app), places: Arc::new(Semaphore::new(settings.questions)), settings };
+    let (places, room) = (Arc::new(Semaphore::new(settings.questions)), Arc::new(Room::new(settings.bytes)));
+    let shared = Shared { app: Arc::new(app), places, room, settings };
     let service = Router::new().route("/{hook}", post(answer)).with_state(shared).into_make_service();
     let handle = Handle::<SocketAddr>::new();
     let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle.clone());
@@ -167,7 +197,13 @@ async fn answer(State(shared): State<Shared>, Path(hook): Path<String>, body: Bo
     let Some(hook) = Hook::parse(&hook) else { return StatusCode::NOT_FOUND.into_response() };
     let began = Instant::now();
     let deadline = tokio::time::Instant::now() + shared.settings.deadline;
-    let read = tokio::time::timeout_at(deadline, axum::body::to_bytes(body, shared.settings.body)).await;
+    let most = shared.settings.body;
+    let announced = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(most).min(most);
+    // Held from before the first byte until the answer is there.
+    let Ok(_room) = tokio::time::timeout_at(deadline, shared.room.take(announced)).await else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "too much is asked at once, try again").into_response();
+    };
+    let read = tokio::time::timeout_at(deadline, axum::body::to_bytes(body, most)).await;
     let bytes = match read {
         Ok(Ok(bytes)) => bytes,
         Ok(Err(_)) => return (StatusCode::PAYLOAD_TOO_LARGE, "the question is too large or was cut off").into_response(),

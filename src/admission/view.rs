@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::{
     rules::{
         class::Classes,
-        clone::{Access, CloneRequest, Known, Profile, Situation, SourceFacts, Verdict, judge},
+        clone::{Access, CloneRequest, Known, PoolFacts, Profile, Situation, SourceFacts, Verdict, asks_of_pool, judge},
         size::Overheads,
     },
     world::ledger::Ledger,
@@ -31,25 +31,36 @@ pub const fn is_selected(source: &Known<SourceFacts>) -> bool {
     matches!(source, Ok(SourceFacts::Golden(golden)) if matches!(golden.access, Access::Selected(_)))
 }
 
+/// What the pool that asks is like, as far as the verdict hangs on it.
+///
+/// # Errors
+/// While what tells it is not all known.
+pub fn pool_facts(request: &CloneRequest, source: &Known<SourceFacts>, ledger: &Ledger) -> Known<PoolFacts> {
+    if !asks_of_pool(request, source) {
+        return Ok(PoolFacts::default());
+    }
+    let golden = match source {
+        Ok(SourceFacts::Golden(golden)) => golden.name.as_str(),
+        _ => request.source.name(),
+    };
+    ledger.pool_facts(&request.pool, golden)
+}
+
 /// Decides on one clone.
 pub fn verdict_on(
     request: &CloneRequest,
     source: Known<SourceFacts>,
     namespace_labels: Known<&BTreeMap<String, String>>,
-    ledger: &Ledger,
+    pool: Known<PoolFacts>,
     view: &View<'_>,
 ) -> Verdict {
-    let golden = match &source {
-        Ok(SourceFacts::Golden(golden)) => golden.name.clone(),
-        _ => request.source.name().to_owned(),
-    };
     let situation = Situation {
         catalog_namespace: view.catalog,
         source,
         classes: view.classes.clone(),
         profiles: view.profiles.clone(),
         overheads: view.overheads,
-        pool: ledger.pool_facts(&request.pool, &golden),
+        pool,
         namespace_labels,
         node_local: view.node_local,
     };

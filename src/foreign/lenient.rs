@@ -2,7 +2,11 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
+
+/// The longest odd part that is taken apart, in bytes of JSON. As values it takes up to eighty times as much memory, and a tenant may have
+/// written it.
+const LONGEST_ODD: usize = 128 << 10;
 
 /// A part of an object that may have a shape nobody foresaw.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,7 +17,7 @@ pub enum Lenient<T> {
     ///
     /// It is kept, not dropped: an unreadable object must be able to say that it names a golden ("unknown is never none").
     Odd {
-        /// The part.
+        /// The part; where it is too long to be taken apart, its JSON as one text.
         value: Value,
         /// Why it could not be read.
         why: String,
@@ -59,10 +63,16 @@ impl<T> From<T> for Lenient<T> {
 
 impl<'de, T: DeserializeOwned + Default> Deserialize<'de> for Lenient<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Value::deserialize(deserializer)?;
-        if value.is_null() {
-            return Ok(Self::default());
+        // From text to the type at once: what is not read of a part, which may be megabytes of a tenant's, takes no memory.
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        match serde_json::from_str::<Option<T>>(text.get()) {
+            Ok(part) => return Ok(Self::Read(part.unwrap_or_default())),
+            Err(error) if text.get().len() > LONGEST_ODD => {
+                return Ok(Self::Odd { value: Value::String(text.get().to_owned()), why: error.to_string() });
+            }
+            Err(_) => {}
         }
+        let value: Value = serde_json::from_str(text.get()).map_err(serde::de::Error::custom)?;
         match T::deserialize(&value) {
             Ok(part) => Ok(Self::Read(part)),
             Err(error) => Ok(Self::Odd { value, why: error.to_string() }),
@@ -188,6 +198,21 @@ mod tests {
         assert_eq!(first.metadata, TemplateMeta { annotations: [("b".to_owned(), "two".to_owned())].into(), ..TemplateMeta::default() });
         assert!(templates[1].odd().is_some());
         assert_eq!(templates[2].read().and_then(|t| t.metadata.name.as_deref()), Some("ok"));
+    }
+
+    /// Megabytes that nobody can read are one text, which names whatever is in it.
+    #[test]
+    fn a_long_odd_part_is_not_taken_apart() {
+        let bulk: Vec<_> = (0..20_000).map(|number| json!({ "a": number })).collect();
+        let vm = json!({"spec": {"dataVolumeTemplates": [
+            {"spec": {"source": {"pvc": {"namespace": "cozy-public", "name": 3}}, "bulk": bulk}},
+            {"metadata": {"name": "ok"}, "spec": {"source": {"pvc": {"name": "g"}}, "bulk": bulk}},
+        ]}})
+        .to_string();
+        let vm: VirtualMachine = serde_json::from_str(&vm).expect("a VM");
+        let templates = &vm.spec.read().expect("read").data_volume_templates;
+        assert!(matches!(templates[0].odd(), Some(serde_json::Value::String(text)) if text.contains("cozy-public")));
+        assert_eq!(templates[1].read().and_then(|t| t.metadata.name.as_deref()), Some("ok"));
     }
 
     #[test]

@@ -83,7 +83,10 @@ pub const CDI_SOURCE_NAMESPACE: &str = "cdi.kubevirt.io/dataSourceNamespace";
 pub const CDI_CLONE_TYPE: &str = "cdi.kubevirt.io/cloneType";
 /// CDI's annotation on a claim with the cause, in words, why a clone was copied over the network.
 pub const CDI_CLONE_FALLBACK: &str = "cdi.kubevirt.io/cloneFallbackReason";
-/// CDI's annotation that takes a disk off the populator path when `false`.
+/// Kubernetes' former way to state a claim's class, which it still reads before the field (`GetPersistentVolumeClaimClass`); CDI copies it from a
+/// DataVolume.
+pub const FORMER_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+/// CDI's annotation that takes a disk off the populator path when `false`, in any spelling of Go's `strconv.ParseBool`.
 pub const CDI_USE_POPULATOR: &str = "cdi.kubevirt.io/storage.usePopulator";
 /// CDI's annotation on a claim whose DataVolume it deleted after success (CDI v1.59 to v1.61).
 pub const CDI_GARBAGE_COLLECTED: &str = "cdi.kubevirt.io/garbageCollected";

@@ -234,7 +234,7 @@ impl Observe for Claim {
             waits: phase == Some("Pending") && ![SELECTED_NODE, IMMEDIATE_BIND].iter().any(|key| annotations.contains_key(*key)),
             copied: copy_cause(|key| annotations.get(key).map(String::as_str)),
         };
-        let former_class = annotations.get("volume.beta.kubernetes.io/storage-class").cloned();
+        let former_class = annotations.get(marks::FORMER_CLASS).cloned();
         facts.class = former_class.or_else(|| self.spec.read()?.storage_class_name.clone()).filter(|class| !class.is_empty());
         let driver = ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
         facts.driver = driver.iter().find_map(|key| annotations.get(*key)).cloned();

@@ -150,6 +150,7 @@ impl<'a> Reader<'a> {
         let Some((source, through)) = self.source(target)? else { return Ok(None) };
         let disk = disk()?;
         let claim = disk.claim;
+        let former_class = disk.annotations.get(marks::FORMER_CLASS).map(String::as_str);
         let relevant = [marks::GOLDEN, marks::CDI_USE_POPULATOR, marks::CDI_CLONE_TYPE];
         let annotations = relevant.iter().filter_map(|key| Some(((*key).to_owned(), disk.annotations.get(*key)?.clone()))).collect();
         Ok(Some(CloneRequest {
@@ -157,7 +158,7 @@ impl<'a> Reader<'a> {
             source,
             through,
             shape: disk.shape,
-            class: StatedClass::of(claim.and_then(|claim| claim.storage_class_name.as_deref())),
+            class: StatedClass::of(former_class.or_else(|| claim?.storage_class_name.as_deref())),
             size: stated_size(claim),
             volume_mode: claim.and_then(|claim| claim.volume_mode.as_deref()).and_then(VolumeMode::parse),
             access_modes: claim.and_then(|claim| claim.access_modes.clone()).unwrap_or_default(),

@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 
 use super::{Exit, Failure, Output, client};
 use crate::{
-    admission::{Found, View, is_selected, source_facts, verdict_on},
+    admission::{Found, View, is_selected, pool_facts, source_facts, verdict_on},
     foreign::{DataVolume, Lenient},
     rules::{
         capability::NODE_LOCAL_PROVISIONERS,
@@ -143,7 +143,8 @@ fn explain(objects: &Objects, request: CloneRequest, node_local: &[String]) -> E
         overheads: &overheads,
         node_local,
     };
-    let verdict = verdict_on(&request, source, labels.as_ref().map_err(Clone::clone), &objects.ledger, &view);
+    let pool = pool_facts(&request, &source, &objects.ledger);
+    let verdict = verdict_on(&request, source, labels.as_ref().map_err(Clone::clone), pool, &view);
     let waits = waits(objects, &request);
     Explained { request, verdict, waits }
 }

@@ -1,8 +1,11 @@
 //! Which goldens are to go, or have a fence around them, and what is wished of each (R23, R24).
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client, Resource, ResourceExt as _};
 
 use super::marks::Refused;
 use crate::{
@@ -83,7 +86,7 @@ pub(super) fn candidates(shared: &Shared) -> Option<Vec<Candidate>> {
         // By record, else by the golden's mark: an image made again has none on record until it has adopted.
         let image = of_golden.get(name.as_str()).map(|image| Arc::clone(image)).or_else(|| cluster.images.get("", marked?));
         let volume = cluster.volumes.get(catalog, &name);
-        let is_leaving = image.as_deref().is_some_and(|image| is_leaving(shared, image, &name));
+        let is_leaving = image.as_deref().is_some_and(|image| is_leaving(image, &name, |record| is_seen_to_stand(shared, record)));
         let of = image.as_ref().map(|image| image.name_any()).or_else(|| marked.map(str::to_owned));
         let odd = unreadable(cluster, catalog, &name, of.as_deref());
         Candidate { volume, wish: wish(&claim, image.as_deref(), is_leaving), is_leaving, image, odd, claim }
@@ -94,33 +97,65 @@ pub(super) fn candidates(shared: &Shared) -> Option<Vec<Candidate>> {
     Some(candidates.filter(|candidate| candidate.wish != Wish::Keep || !is_open(candidate)).collect())
 }
 
-/// Whether the golden's own target was taken out, and another golden can stand in.
-fn is_leaving(shared: &Shared, image: &GoldenImage, golden: &str) -> bool {
-    let (cluster, catalog) = (&shared.cluster, shared.catalog.as_str());
-    let stands = |record: &TargetStatus| {
-        let golden = record.golden.as_deref().unwrap_or_default();
-        let (claim, volume) = (cluster.claims.get(catalog, golden), cluster.volumes.get(catalog, golden));
-        unreadable(cluster, catalog, golden, None).is_none() && can_stand_in(record, claim.as_deref(), volume.as_deref())
-    };
+/// Whether the golden's own target was taken out, and another golden can stand in: `stands` is whether that one is there.
+fn is_leaving(image: &GoldenImage, golden: &str, stands: impl Fn(&TargetStatus) -> bool) -> bool {
     !is_to_go(image) && place(image, golden, stands) == Place::Leaving
 }
 
+/// Whether a golden on record is seen to be there, so that another may go.
+fn is_seen_to_stand(shared: &Shared, record: &TargetStatus) -> bool {
+    let (cluster, catalog) = (&shared.cluster, shared.catalog.as_str());
+    let golden = record.golden.as_deref().unwrap_or_default();
+    let (claim, volume) = (cluster.claims.get(catalog, golden), cluster.volumes.get(catalog, golden));
+    unreadable(cluster, catalog, golden, None).is_none() && can_stand_in(record, claim.as_deref(), volume.as_deref())
+}
+
 /// Whether a golden is to go by the API server's own word, which is asked right before the mark that has no way back: a watch that hears
-/// nothing is believed for minutes. By the image's UID: one that was made again under the name wished for nothing. What the claim itself
-/// wishes needs no look, because the mark lands only on the version that was decided on.
+/// nothing is believed for minutes. By the image's UID: one that was made again under the name wished for nothing. Where another golden is
+/// to stand in, that one is asked for too. What the claim itself wishes needs no look, because the mark lands only on the version that was
+/// decided on.
 ///
 /// # Errors
 /// Where the API server does not say.
 pub(super) async fn is_wished_still(shared: &Shared, client: &Client, candidate: &Candidate) -> Result<bool, Refused> {
     let marked = || texts(candidate.claim.metadata.labels.as_ref()).get(marks::IMAGE).cloned();
     let Some(name) = candidate.image.as_ref().map(|image| image.name_any()).or_else(marked) else { return Ok(true) };
-    let live = Api::<GoldenImage>::all(client.clone()).get_opt(&name).await;
-    let live = live.map_err(|error| Refused { what: format!("a look at GoldenImage {name}"), error })?;
+    let live = look(Api::<GoldenImage>::all(client.clone()), "", &name).await?;
     if live.as_ref().and_then(|image| image.uid()) != candidate.image.as_ref().and_then(|image| image.uid()) {
         return Ok(false);
     }
-    let is_leaving = live.as_ref().is_some_and(|image| is_leaving(shared, image, &candidate.name()));
-    Ok(wish(&candidate.claim, live.as_ref(), is_leaving) == candidate.wish)
+    if candidate.is_leaving {
+        let Some(image) = &live else { return Ok(false) };
+        let standing = standing(client, &shared.catalog, image, &candidate.name()).await?;
+        if !is_leaving(image, &candidate.name(), |record| record.golden.as_ref().is_some_and(|golden| standing.contains(golden))) {
+            return Ok(false);
+        }
+    }
+    Ok(wish(&candidate.claim, live.as_ref(), candidate.is_leaving) == candidate.wish)
+}
+
+/// The other goldens on an image's record that are there by the API server's own word.
+async fn standing(client: &Client, catalog: &str, image: &GoldenImage, golden: &str) -> Result<BTreeSet<String>, Refused> {
+    let mut standing = BTreeSet::new();
+    for record in image.status.iter().flat_map(|status| &status.targets) {
+        let Some(other) = record.golden.as_deref().filter(|other| *other != golden) else { continue };
+        let claim = look(Api::<Claim>::namespaced(client.clone(), catalog), catalog, other).await?;
+        let volume = look(Api::<DataVolume>::namespaced(client.clone(), catalog), catalog, other).await?;
+        if can_stand_in(record, claim.as_ref(), volume.as_ref()) {
+            standing.insert(other.to_owned());
+        }
+    }
+    Ok(standing)
+}
+
+/// Reads one object at the API server.
+async fn look<K>(api: Api<K>, namespace: &str, name: &str) -> Result<Option<K>, Refused>
+where
+    K: Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let place = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+    let what = || format!("a look at {} {place}{name}", K::kind(&()));
+    api.get_opt(name).await.map_err(|error| Refused { what: what(), error })
 }
 
 /// Which object of a golden is there and cannot be read, if one is: claim, DataVolume, or the GoldenImage of this name. What was read of

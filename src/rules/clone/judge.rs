@@ -38,6 +38,13 @@ pub fn judge(request: &CloneRequest, situation: &Situation<'_>) -> Verdict {
     judgement.findings.verdict(Patch::default())
 }
 
+/// Whether the verdict hangs on the pool that asks: its class where the disk states none, whether it uses the golden where that takes no
+/// new pools. It is told by all disks of the pool, which nobody looks at for nothing.
+pub fn asks_of_pool(request: &CloneRequest, source: &Known<SourceFacts>) -> bool {
+    let takes_no_new_pools = matches!(source, Ok(SourceFacts::Golden(golden)) if golden.fence == Fence::Retiring);
+    request.class == StatedClass::Absent || takes_no_new_pools
+}
+
 /// `<subject>: <source>`, the start of every message.
 fn describe(request: &CloneRequest, situation: &Situation<'_>) -> String {
     let through = request.through.as_ref().map(|through| format!(" (through DataSource {through})")).unwrap_or_default();
@@ -336,13 +343,20 @@ impl Judgement<'_> {
 
     /// R16: annotations that make CDI copy over the network.
     fn forced_copy(&mut self) {
-        for (key, value) in [(marks::CDI_USE_POPULATOR, "false"), (marks::CDI_CLONE_TYPE, "copy")] {
-            if self.request.annotations.get(key).is_some_and(|found| found == value) {
-                self.refuse(
-                    Rule::R16,
-                    format_args!("would be copied over the network because of the annotation `{key}: \"{value}\"`: remove it"),
-                );
-            }
+        let request = self.request;
+        for key in [marks::CDI_USE_POPULATOR, marks::CDI_CLONE_TYPE] {
+            let Some(value) = request.annotations.get(key).map(String::as_str) else { continue };
+            let what = match (key, value) {
+                // As Go reads it: `strconv.ParseBool`.
+                (marks::CDI_USE_POPULATOR, "1" | "t" | "T" | "true" | "TRUE" | "True") => continue,
+                (marks::CDI_USE_POPULATOR, "0" | "f" | "F" | "false" | "FALSE" | "False") | (marks::CDI_CLONE_TYPE, "copy") => {
+                    "would be copied over the network"
+                }
+                (marks::CDI_USE_POPULATOR, _) => "would never be cloned",
+                _ => continue,
+            };
+            let value: String = value.chars().take(64).collect();
+            self.refuse(Rule::R16, format_args!("{what} because of the annotation `{key}: {value:?}`: remove it"));
         }
     }
 

@@ -21,7 +21,7 @@ use super::{
 use crate::model::DiskSize;
 
 pub use super::fence::Fence;
-pub use judge::judge;
+pub use judge::{asks_of_pool, judge};
 
 /// A fact that cannot be had now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -333,7 +333,12 @@ fn r16_modes(#[case] stated: Option<VolumeMode>, #[case] shape: Shape, #[case] t
 
 #[rstest]
 #[case(marks::CDI_USE_POPULATOR, "false", true)]
+#[case(marks::CDI_USE_POPULATOR, "0", true)]
+#[case(marks::CDI_USE_POPULATOR, "False", true)]
+#[case(marks::CDI_USE_POPULATOR, "no", true)]
+#[case(marks::CDI_USE_POPULATOR, "copy", true)]
 #[case(marks::CDI_USE_POPULATOR, "true", false)]
+#[case(marks::CDI_USE_POPULATOR, "T", false)]
 #[case(marks::CDI_CLONE_TYPE, "copy", true)]
 #[case(marks::CDI_CLONE_TYPE, "csi-clone", false)]
 fn r16_forced_copies(#[case] key: &str, #[case] value: &str, #[case] copies: bool) {

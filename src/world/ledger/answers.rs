@@ -308,7 +308,9 @@ impl Ledger {
         let text = |id: NameId| id.some().map(|id| self.names.get(id));
         let class = disk.claim.and_then(|claim| text(claim.class));
         let recorded = disk.claim.and_then(|claim| text(claim.driver));
-        let driver = recorded.or_else(|| Some(storage.classes.get(class?)?.provisioner.as_str()));
+        let of_class = class.and_then(|class| Some(storage.classes.get(class)?.provisioner.as_str()));
+        // Whoever may write the claim may write another driver on it: where the two differ, nobody can say which one made it.
+        let driver = recorded.or(of_class).filter(|driver| of_class.is_none_or(|of_class| of_class == *driver));
         let was_copied = disk.copied().is_some();
         dependence(CloneVolume { driver, class, was_copied }, storage.independent)
     }

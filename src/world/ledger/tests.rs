@@ -138,8 +138,12 @@ fn dependence_comes_from_the_claims_driver_or_class() {
     ledger.observe(&claim("tenant-a/d", marked("g"), "zfs", "Bound"));
     assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): Depends"]);
     let driver = json!({"annotations": {marks::GOLDEN: "g", "volume.kubernetes.io/storage-provisioner": "topolvm.io"}});
+    ledger.observe(&claim("tenant-a/d", driver.clone(), "gone", "Bound"));
+    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): -"], "the driver recorded on the claim outlives its class");
+    ledger.observe(&claim("tenant-a/d", driver.clone(), "thin", "Bound"));
+    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): -"]);
     ledger.observe(&claim("tenant-a/d", driver, "zfs", "Bound"));
-    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): -"], "the driver recorded on the claim is what made it");
+    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): MayDepend"], "a mark takes no consumer away");
     let copied = json!({"annotations": {marks::GOLDEN: "g", marks::CDI_CLONE_TYPE: "copy"}});
     ledger.observe(&claim("tenant-a/d", copied, "zfs", "Bound"));
     assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): -"]);

@@ -62,6 +62,28 @@ fn a_disk_is_read_whole() {
 }
 
 #[test]
+fn a_class_is_read_as_kubernetes_reads_it() {
+    for (annotations, field, expected) in [
+        (json!({}), json!("a"), StatedClass::Named("a".into())),
+        (json!({ marks::FORMER_CLASS: "b" }), json!("a"), StatedClass::Named("b".into())),
+        (json!({ marks::FORMER_CLASS: "b" }), Value::Null, StatedClass::Named("b".into())),
+        (json!({ marks::FORMER_CLASS: "" }), json!("a"), StatedClass::Empty),
+    ] {
+        let claim = json!({"storageClassName": field});
+        let mut claimed = claim.clone();
+        claimed["dataSourceRef"] = json!({"kind": "PersistentVolumeClaim", "name": "g", "namespace": "cozy-public"});
+        let metadata = json!({"namespace": "tenant-a", "name": "d", "annotations": annotations});
+        let bare: Claim = serde_json::from_value(json!({"metadata": metadata, "spec": claimed})).expect("a claim");
+        let volume =
+            json!({"metadata": metadata, "spec": {"source": {"pvc": {"namespace": "cozy-public", "name": "g"}}, "storage": claim}});
+        let volume: DataVolume = serde_json::from_value(volume).expect("a DataVolume");
+        for requests in [bare.clone_requests(&ledger()), volume.clone_requests(&ledger())] {
+            assert_eq!(one(requests).map(|request| request.class), Some(expected.clone()), "{metadata}");
+        }
+    }
+}
+
+#[test]
 fn claims_across_namespaces() {
     let spec = |field: &str, extra: Value| {
         let mut source = json!({"kind": "PersistentVolumeClaim", "name": "g"});
