@@ -5,6 +5,7 @@ use std::fmt;
 use super::{
     GoldenImage, GoldenImageSpec,
     spec::{SourceSpec, VirtualMachineDefaultsSpec},
+    yaml::{ONE_DOCUMENT, yaml_fault},
 };
 use crate::{
     model::{
@@ -194,7 +195,13 @@ fn schematic_document(field: &str, given: &serde_json::Value, errors: &mut Colle
         serde_json::Value::String(text) => match serde_saphyr::from_str::<serde_json::Value>(text) {
             Ok(document) => document,
             Err(error) => {
-                errors.push(field, format!("must be a schematic document in YAML: {}", error.without_snippet()));
+                errors.push(
+                    field,
+                    match yaml_fault(&error) {
+                        fault if fault.ends_with(ONE_DOCUMENT) => format!("must be one YAML document: {ONE_DOCUMENT}"),
+                        fault => format!("must be a schematic document in YAML: {fault}"),
+                    },
+                );
                 return None;
             }
         },

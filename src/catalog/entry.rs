@@ -2,9 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::yaml_fault;
 use crate::{
-    api::{FieldError, FieldErrors, GoldenImage, GoldenImageSpec, ONE_SCHEMATIC, add_untold, parse_image, read_spec, unquoted},
+    api::{FieldError, FieldErrors, GoldenImage, GoldenImageSpec, ONE_SCHEMATIC, add_untold, parse_image, read_spec, unquoted, yaml_fault},
     model::{Image, ImageName},
 };
 

@@ -160,7 +160,8 @@ pub fn plan(list: &List, existing: &[GoldenImage], list_id: &str) -> Plan {
     plan
 }
 
-fn precedence(object: &GoldenImage) -> Precedence {
+/// The place of an object among those that are the same image (R3).
+pub fn precedence(object: &GoldenImage) -> Precedence {
     let has_golden = object.status.as_ref().is_some_and(|status| status.targets.iter().any(|target| target.golden.is_some()));
     Precedence::new(object.name_any(), object.creation_timestamp().map(|at| at.0.as_second()), has_golden)
 }

@@ -10,6 +10,7 @@ use std::{
 use serde::Deserialize;
 
 use crate::{
+    api::yaml_fault,
     golden,
     model::{DiskSize, HttpUrl},
     source::{EgressSettings, ProxySettings},
@@ -354,7 +355,7 @@ fn read(path: &Path) -> Result<Settings, SettingsError> {
     if text.trim().is_empty() {
         return Ok(Settings::default());
     }
-    serde_saphyr::from_str(&text).map_err(|error| SettingsError::Form(path.to_owned(), error.to_string()))
+    serde_saphyr::from_str(&text).map_err(|error| SettingsError::Form(path.to_owned(), yaml_fault(&error)))
 }
 
 /// Reads `90s`, `25m`, `1h30m` or `1500ms`.
