@@ -62,6 +62,10 @@ of the daemon (src/catalog/entry.rs, src/api/parse.rs, src/model). Arguments ent
 {{-       $errors = append $errors "`schematic`: must be one YAML document: take out the `---` that begins another one, even an empty one" -}}
 {{-     else if or (not $bare) (hasKey $read "Error") (has $bare (list "null" "~")) -}}
 {{-       $errors = append $errors "`schematic`: must be a schematic document, such as `customization: {}`" -}}
+{{-     else -}}
+{{-       with include "golden-catalog.yaml.doubled" $document -}}
+{{-         $errors = append $errors (printf "`schematic`: must be a schematic document in YAML: the key `%s` is given twice: keep one of them" .) -}}
+{{-       end -}}
 {{-     end -}}
 {{-   end -}}
 {{- end -}}
@@ -80,6 +84,31 @@ of the daemon (src/catalog/entry.rs, src/api/parse.rs, src/model). Arguments ent
 {{- include "golden-catalog.access.error" (dict "entry" $entry "out" $access) -}}
 {{- with $access.error -}}{{- $errors = append $errors . -}}{{- end -}}
 {{- $_ := set .out "errors" $errors -}}
+{{- end -}}
+
+{{- /*
+A key that stands twice in one map of a YAML text, or nothing. `fromYaml` takes the last one without a word; but written out again it has
+then fewer lines with that key. Nothing is said of a text with what has lines that may look like keys and are none: blocks of text, quotes over several
+lines, merges. `plan` and the daemon tell it of those too.
+*/ -}}
+{{- define "golden-catalog.yaml.doubled" -}}
+{{- $key := "(?m)^ *(- +)*(\"[^\"\\n]*\"|'[^'\\n]*'|[^\\s#'\"{\\[&*!|>%@,:-][^#:\\n]*)[ \\t]*:(\\s|$)" -}}
+{{- $text := regexReplaceAll "(?m)^\\s*#.*$" . "" -}}
+{{- if not (regexMatch "(?m)([|>][-+0-9]*[ \\t]*(#.*)?$|<<|^[^\"\\n]*\"([^\"\\n]*\"[^\"\\n]*\")*[^\"\\n]*$|^[^'\\n]*'([^'\\n]*'[^'\\n]*')*[^'\\n]*$)" $text) -}}
+{{-   $counts := dict -}}
+{{-   range $index, $form := list $text (toYaml (fromYaml $text)) -}}
+{{-     range regexFindAll $key $form -1 -}}
+{{-       $name := regexReplaceAll "^ *(- +)*|[ \\t]*:\\s*$" . "" | trimAll "\"'" -}}
+{{-       $_ := set $counts $name (add (get $counts $name | default 0) (ternary 1 -1 (eq $index 0))) -}}
+{{-     end -}}
+{{-   end -}}
+{{- /* A key such as `on` is written out as another word, and is not missing. */ -}}
+{{-   $missing := 0 -}}
+{{-   range values $counts -}}{{- $missing = add $missing . -}}{{- end -}}
+{{-   if gt $missing 0 -}}
+{{-     range $name, $count := $counts -}}{{- if gt $count 0 -}}{{- $name -}}{{- break -}}{{- end -}}{{- end -}}
+{{-   end -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* R18, as src/api/parse.rs and src/model/access.rs spell it. Arguments entry, out; sets out.error. */ -}}
