@@ -44,7 +44,10 @@ edit.rs), which holds them too. e2e/charts/entries.yaml is run by both. Template
 {{- end -}}
 {{- $seen := dict -}}
 {{- $goldens := dict -}}
-{{- range $index, $entry := $list.images -}}
+{{- range $index, $given := $list.images -}}
+{{-   $without := dict -}}
+{{-   include "golden-catalog.said" (dict "given" $given "out" $without) -}}
+{{-   $entry := $without.value -}}
 {{-   $spec := dict -}}
 {{-   include "golden-catalog.spec" (dict "entry" $entry "list" $list "out" $spec) -}}
 {{-   $facts := dict -}}
@@ -94,6 +97,31 @@ edit.rs), which holds them too. e2e/charts/entries.yaml is run by both. Template
 {{-   end -}}
 {{-   if $problem -}}{{- $_ := set $out "problems" (append $out.problems $problem) -}}{{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{- /* What of an entry is said: null says nothing, at every depth, but in a schematic document, which is its factory's. Arguments given, out; sets out.value. */ -}}
+{{- define "golden-catalog.said" -}}
+{{- $value := .given -}}
+{{- if kindIs "map" .given -}}
+{{-   $value = dict -}}
+{{-   range $key, $inner := .given -}}
+{{-     if eq $key "schematic" -}}
+{{-       if not (kindIs "invalid" $inner) -}}{{- $_ := set $value $key $inner -}}{{- end -}}
+{{-     else if not (kindIs "invalid" $inner) -}}
+{{-       $said := dict -}}
+{{-       include "golden-catalog.said" (dict "given" $inner "out" $said) -}}
+{{-       $_ := set $value $key $said.value -}}
+{{-     end -}}
+{{-   end -}}
+{{- else if kindIs "slice" .given -}}
+{{-   $value = list -}}
+{{-   range $inner := .given -}}
+{{-     $said := dict -}}
+{{-     include "golden-catalog.said" (dict "given" $inner "out" $said) -}}
+{{-     $value = append $value $said.value -}}
+{{-   end -}}
+{{- end -}}
+{{- $_ := set .out "value" $value -}}
 {{- end -}}
 
 {{- /* The names of the goldens of a new image, as far as a render knows them. Arguments source, facts, image (its name), out; sets out.list. */ -}}
@@ -200,9 +228,17 @@ edit.rs), which holds them too. e2e/charts/entries.yaml is run by both. Template
 {{- end -}}
 {{- end -}}
 
+{{- /* What is wrong with a size of so few bytes, or nothing (src/api/parse.rs). Argument: bytes. */ -}}
+{{- define "golden-catalog.size.small" -}}
+{{- if lt (int64 .) 1048576 -}}
+{{-   $shown := include "golden-image.size.show" . -}}
+{{- $shown }} {{ ternary "is" "bytes are" (hasSuffix "i" $shown) }} less than any disk has: write the unit too, such as `20Gi`
+{{- end -}}
+{{- end -}}
+
 {{- /*
 What a spec is, defaults applied. Arguments spec, schematicID (what a factory answered, or empty), out. Sets out.identity (empty while a
-schematic document has no ID), out.fields (text by name, as a message may show it), out.exact (URLs whole), out.digest, out.usages (text), out.targets (class and text), out.errors.
+schematic document has no ID), out.same (all by which two images are known to be one, src/model/same.rs), out.fields (text by name, as a message may show it), out.exact (URLs whole), out.digest, out.usages (text), out.targets (class and text), out.errors.
 */ -}}
 {{- define "golden-catalog.facts" -}}
 {{- $spec := .spec -}}
@@ -279,7 +315,10 @@ schematic document has no ID), out.fields (text by name, as a message may show i
 {{-     $size := dict -}}
 {{-     include "golden-image.size" (dict "given" $target.size "out" $size) -}}
 {{-     if $size.error -}}{{- $errors = append $errors (printf "`%s`: %s" (ternary "storage" (printf "storage.targets[%d].size" $index) (eq $index 0)) $size.error) -}}
-{{-     else -}}{{- $text = include "golden-image.size.show" $size.bytes -}}{{- end -}}
+{{-     else -}}
+{{-       $text = include "golden-image.size.show" $size.bytes -}}
+{{-       with include "golden-catalog.size.small" $size.bytes -}}{{- $errors = append $errors (printf "`%s`: %s" (ternary "storage" (printf "storage.targets[%d].size" $index) (eq $index 0)) .) -}}{{- end -}}
+{{-     end -}}
 {{-   end -}}
 {{-   with get $target "volumeMode" -}}{{- $text = printf "%s, %s" $text . -}}{{- end -}}
 {{-   with get $target "accessModes" -}}{{- $text = printf "%s, %s" $text (join "+" .) -}}{{- end -}}

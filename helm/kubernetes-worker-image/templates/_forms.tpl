@@ -43,8 +43,9 @@ of the daemon (src/catalog/entry.rs, src/api/parse.rs, src/model). Arguments ent
 {{- if hasKey $entry "reference" -}}
 {{-   with include "golden-image.reference.error" $entry.reference -}}{{- $errors = append $errors (printf "`reference`: %s" .) -}}{{- end -}}
 {{-   $registry := regexFind "^[^/]*[.:][^/]*/|^localhost[^/]*/" $entry.reference | trimSuffix "/" -}}
-{{-   if and $registry (include "golden-catalog.authority.error" $registry) (not (include "golden-image.reference.error" $entry.reference)) -}}
-{{-     $errors = append $errors "`reference`: must begin with the registry's host, and its port where it has one of its own" -}}
+{{-   $remedy := include "golden-catalog.authority.error" $registry -}}
+{{-   if and $registry $remedy (not (include "golden-image.reference.error" $entry.reference)) -}}
+{{-     $errors = append $errors (printf "`reference`: must begin with the registry's host, and its port where it has one of its own; it %s" $remedy) -}}
 {{-   end -}}
 {{-   if hasKey $entry "digest" -}}{{- $errors = append $errors "`digest`: is not for container disks: their `reference` pins them (R2)" -}}{{- end -}}
 {{- end -}}

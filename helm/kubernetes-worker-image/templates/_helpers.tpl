@@ -168,7 +168,8 @@ app.kubernetes.io/component: admission
 
 {{/* The host under which the API server reaches the webhook, for its certificate; empty: the Service. */}}
 {{- define "golden-catalog.webhookHost" -}}
-{{- with .Values.admission.advertisedURL }}{{ regexReplaceAll ":[0-9]*$" (urlParse .).host "" | trimPrefix "[" | trimSuffix "]" }}{{ end }}
+{{- /* What is no URL is told by the check, which may come later than this. */}}
+{{- with .Values.admission.advertisedURL }}{{ regexReplaceAll ":[0-9]*$" (regexReplaceAll "^[a-z]+://" (regexFind "^[a-z]+://[^/?#[:cntrl:]]*" .) "") "" | trimPrefix "[" | trimSuffix "]" }}{{ end }}
 {{- end }}
 
 {{/* What every webhook has alike. */}}
