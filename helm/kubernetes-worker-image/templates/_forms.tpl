@@ -61,6 +61,8 @@ of the daemon (src/catalog/entry.rs, src/api/parse.rs, src/model). Arguments ent
 {{-     $read := fromYaml $document -}}
 {{-     if gt (len $parts) 0 -}}
 {{-       $errors = append $errors "`schematic`: must be one YAML document: take out the `---` that begins another one, even an empty one" -}}
+{{-     else if and (hasKey $read "Error") (regexMatch "(?m)^%YAML" $document) -}}
+{{-       $errors = append $errors "`schematic`: must be a schematic document without a `%YAML` line, since Helm reads YAML 1.1 alone: take the line out, and the `---` below it" -}}
 {{-     else if or (not $bare) (hasKey $read "Error") (has $bare (list "null" "~")) -}}
 {{-       $errors = append $errors "`schematic`: must be a schematic document, such as `customization: {}`" -}}
 {{-     else -}}
