@@ -114,6 +114,16 @@ fn a_vm_disk_from_an_image_says_which_and_whose() {
     assert_eq!(annotations["kubernetes-worker-image.cozystack.io/pool"], "tenant-a/VMDisk/web");
 }
 
+/// A name is a part of other names, and nothing else of the manifest's.
+#[test]
+fn what_is_no_images_name_is_refused_before_a_cluster_is_asked() {
+    for name in [r#""a: b""#, r#""a\n      namespace: tenant-b""#, r#""Ubuntu""#, r#""-a""#, "5", "{}", r#""\u0000""#] {
+        let source = format!(r#"source={{"image":{{"name":{name}}}}}"#);
+        let error = template("vm-disk-web", "tenant-a", &chart("vm-disk"), &["--set-json", &source]).expect_err(name);
+        assert!(error.contains("is not the name of an image") || error.contains("source.image.name is required"), "{name}: {error}");
+    }
+}
+
 /// A ComputePlane accepts `osImage` and drops it, so its pools stay on the path of today.
 #[test]
 fn a_compute_plane_pool_renders_as_today() {

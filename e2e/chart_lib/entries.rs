@@ -124,8 +124,18 @@ fn without_strict_entries_the_list_is_left_to_the_daemon() {
     assert!(list.entries.iter().all(Result::is_err));
 }
 
+/// What is not null, at every depth: in an object a field that says nothing is left out.
+fn said(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => map.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.clone(), said(value))).collect(),
+        Value::Array(list) => list.iter().map(said).collect(),
+        other => other.clone(),
+    }
+}
+
 /// An entry as the spec that a person would write for it.
 fn spec(entry: &Value) -> Value {
+    let entry = said(entry);
     let entry = entry.as_object().expect("a map");
     let has = |key: &str| entry.get(key).is_some_and(|value| !value.is_null());
     let (mut spec, mut talos, mut http, mut disk) = (Map::new(), Map::new(), Map::new(), Map::new());

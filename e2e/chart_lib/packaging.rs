@@ -152,6 +152,8 @@ fn the_platforms_own_values_are_taken_beside_the_list() {
     let list = golden_catalog::catalog::read_list(&list).expect("a list");
     let target = &list.entries[0].as_ref().expect("good").image.targets[0];
     assert_eq!((target.requested_class(), target.size.expect("a size").to_string()), ("replicated", "6Gi".to_owned()));
+    let empty = json!({"_cluster": null, "_namespace": null, "global": null});
+    catalog("kubernetes-worker-image", "cozy-kubernetes-worker-image", &empty).unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// YAML has words that are no text; whatever a release, a namespace or a class is called, it is text here.
@@ -205,6 +207,11 @@ fn settings_that_the_daemon_would_not_start_with_are_refused() {
         (settings(json!({"backoffMin": "0s"})), "'/settings/backoffMin'"),
         (settings(json!({"watchLimit": "9999999999999999999h"})), "'/settings/watchLimit'"),
         (settings(json!({"watchLimit": "1m1h"})), "'/settings/watchLimit'"),
+        (settings(json!({"workers": 1e30})), "'/settings/workers'"),
+        (egress(json!({"caps": {"artifactBytes": 1e30}})), "'/settings/egress/caps/artifactBytes'"),
+        (json!({"controller": {"resources": {"requests": true}}}), "'/controller/resources/requests'"),
+        (json!({"admission": {"resources": {"limits": {"memory": "much"}}}}), "'/admission/resources/limits/memory'"),
+        (json!({"admission": {"advertisedURL": "https://a\nb.example"}}), "admission.advertisedURL must be an `https://` URL"),
         (settings(json!({"retireWait": "5s"})), "settings.retireWait must be longer"),
         (settings(json!({"backoffMin": "11m"})), "settings.backoffMin must not be more"),
         (settings(json!({"lease": {"duration": "5s"}})), "settings.lease must have"),

@@ -88,6 +88,59 @@ async fn every_role_has_its_policy_its_budget_and_its_spread() {
     }
 }
 
+/// The container of each role's Pods.
+fn containers(arguments: &[&str]) -> Vec<Value> {
+    let deployments = render(arguments).into_iter().filter(|object| object["kind"] == "Deployment");
+    deployments.map(|deployment| deployment["spec"]["template"]["spec"]["containers"][0].clone()).collect()
+}
+
+/// A spool on the node's disk is told to the scheduler and to the kubelet, which else evicts the Pod first and without a word before.
+#[test]
+fn a_spool_on_the_nodes_disk_is_requested_and_bounded() {
+    let of = |arguments: &[&str]| {
+        let found = containers(arguments);
+        let controller = found.iter().find(|container| container["args"][1] == "--role=controller").unwrap();
+        let at = |kind: &str| controller["resources"][kind]["ephemeral-storage"].as_str().map(str::to_owned);
+        let rest = (controller["resources"]["requests"]["memory"].clone(), controller["resources"]["limits"]["memory"].clone());
+        assert!(rest.0.is_string() && rest.1.is_string(), "what else the values say stays: {rest:?}");
+        (at("requests"), at("limits"))
+    };
+    let (some, none) = (|text: &str| Some(text.to_owned()), (None, None));
+    // A gibibyte beyond the volume, for logs.
+    assert_eq!(of(&[]), (some("16Gi"), some("72704Mi")));
+    assert_eq!(of(&["--set", "spool.size=1Gi,spool.volumeSize=2Gi"]), (some("2Gi"), some("3072Mi")));
+    // None at all would be the limit, by the API server's own default.
+    assert_eq!(of(&["--set", "spool.request="]), (some("0"), some("72704Mi")));
+    assert_eq!(of(&["--set", "spool.request=null"]), (some("0"), some("72704Mi")));
+    assert_eq!(of(&["--set", "controller.resources.requests.ephemeral-storage=100Gi"]), (some("100Gi"), None));
+    assert_eq!(of(&["--set", "spool.storageClass=replicated"]), none);
+    let refused = crate::chart::try_render(&["--set", "spool.request=half"]).expect_err("no size");
+    assert!(refused.contains("/spool/request"), "{refused}");
+}
+
+#[test]
+fn the_image_is_pinned_by_its_digest() {
+    let images = |arguments: &[&str]| {
+        let mut images: Vec<_> = containers(arguments).iter().map(|container| container["image"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(images.len(), 2, "both roles");
+        images.dedup();
+        let [image] = &images[..] else { panic!("{images:?}") };
+        image.clone()
+    };
+    let digest = |digit: &str| format!("sha256:{}", digit.repeat(64));
+    let (one, two) = (digest("1"), digest("2"));
+    assert_eq!(images(&["--set", "image=r.example:5000/a/b:1"]), "r.example:5000/a/b:1");
+    assert_eq!(images(&["--set", &format!("image=r.example:5000/a/b:1@{one}")]), format!("r.example:5000/a/b:1@{one}"));
+    let both = format!("image=r.example:5000/a/b:1@{one},imageDigest={two}");
+    assert_eq!(images(&["--set", &both]), format!("r.example:5000/a/b:1@{two}"));
+    assert_eq!(images(&["--set", &format!("image=r.example/b,imageDigest={two}")]), format!("r.example/b@{two}"));
+    assert_eq!(images(&["--set", "image=r.example/b:1,imageDigest=null"]), "r.example/b:1");
+    for (wrong, field) in [("image=r.example/b:1@sha256:1", "/image"), ("image=a b", "/image"), ("imageDigest=latest", "/imageDigest")] {
+        let refused = crate::chart::try_render(&["--set", wrong]).expect_err(wrong);
+        assert!(refused.contains(field), "{wrong}: {refused}");
+    }
+}
+
 #[test]
 fn importers_of_the_catalog_reach_the_spool_and_nobody_else_does() {
     let objects = render(&["--set", "catalogNamespace=somewhere"]);

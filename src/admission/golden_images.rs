@@ -31,8 +31,8 @@ pub fn judge_image(request: &Request, scene: &Scene, daemon: &str) -> Answer {
     };
     let facts = ImageFacts::of(&image);
     if let (Verb::Create, Some(first)) = (request.operation, twin(scene, &facts)) {
-        let identity = facts.identity.as_deref().unwrap_or_default();
-        return Answer::Refuse(format!("{} (R3)", duplicate_message(&facts.name, &first, identity)));
+        let same = format_args!("identity {}", facts.identity.as_deref().unwrap_or_default());
+        return Answer::Refuse(format!("{} (R3)", duplicate_message(&facts.name, &first, same)));
     }
     let mut warnings = moving_source_warnings(&parsed.source, parsed.digest.as_ref());
     if request.operation == Verb::Create {

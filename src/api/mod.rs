@@ -8,6 +8,7 @@ mod read;
 mod spec;
 mod status;
 mod upgrade;
+mod yaml;
 
 pub use conditions::{ConditionSet, ConditionType, find_condition, is_true};
 pub use crd::{crd, crd_yaml};
@@ -21,3 +22,4 @@ pub use status::{
     ArtifactStatus, ConsumersStatus, DiskStatus, FetchStatus, GoldenImageStatus, LastFailure, OperatingSystemStatus, TargetStatus,
 };
 pub use upgrade::{CRD_VERSION, Upgrade, missing_fields, upgrade};
+pub use yaml::{ONE_DOCUMENT, yaml_fault};

@@ -5,10 +5,11 @@ use std::fmt;
 use super::{
     GoldenImage, GoldenImageSpec,
     spec::{SourceSpec, VirtualMachineDefaultsSpec},
+    yaml::{ONE_DOCUMENT, yaml_fault},
 };
 use crate::{
     model::{
-        Access, Architecture, ClassName, ContainerReference, HttpUrl, Image, InvalidValue, KubernetesVersion, NamespaceSelector,
+        Access, Architecture, ClassName, ContainerReference, DiskSize, HttpUrl, Image, InvalidValue, KubernetesVersion, NamespaceSelector,
         OperatingSystemFacts, Platform, Schematic, SchematicId, SecretName, Source, TalosFactory, Target, Usage,
     },
     rules::{Reason, access, container},
@@ -194,7 +195,13 @@ fn schematic_document(field: &str, given: &serde_json::Value, errors: &mut Colle
         serde_json::Value::String(text) => match serde_saphyr::from_str::<serde_json::Value>(text) {
             Ok(document) => document,
             Err(error) => {
-                errors.push(field, format!("must be a schematic document in YAML: {}", error.without_snippet()));
+                errors.push(
+                    field,
+                    match yaml_fault(&error) {
+                        fault if fault.ends_with(ONE_DOCUMENT) => format!("must be one YAML document: {ONE_DOCUMENT}"),
+                        fault => format!("must be a schematic document in YAML: {fault}"),
+                    },
+                );
                 return None;
             }
         },
@@ -213,6 +220,12 @@ pub const ONE_SCHEMATIC: &str = "exactly one of `schematicID` and `schematic` mu
 /// Two targets of one class.
 pub(super) const NAMED_TWICE: &str = "each StorageClass may be named once";
 
+/// CDI makes no volume of less than a mebibyte either. A number alone counts bytes, and mostly lacks its unit.
+fn too_small(size: DiskSize) -> String {
+    let what = if size.to_string().ends_with('i') { format!("{size} is") } else { format!("{size} bytes are") };
+    format!("{what} less than any disk has: write the unit too, such as `20Gi`")
+}
+
 fn parse_targets(spec: &GoldenImageSpec, errors: &mut Collector) -> Vec<Target> {
     let Some(storage) = &spec.storage else { return vec![Target::default()] };
     if storage.targets.is_empty() || storage.targets.len() > 8 {
@@ -228,9 +241,13 @@ fn parse_targets(spec: &GoldenImageSpec, errors: &mut Collector) -> Vec<Target> 
         if class.is_some() == is_named && targets.iter().any(|other| other.class == class) {
             errors.push(at("storageClassName"), NAMED_TWICE);
         }
+        let size: Option<DiskSize> = errors.parse(&at("size"), target.size.as_deref());
+        if let Some(size) = size.filter(|size| size.bytes() < DiskSize::MIB) {
+            errors.push(at("size"), too_small(size));
+        }
         targets.push(Target {
             class,
-            size: errors.parse(&at("size"), target.size.as_deref()),
+            size,
             volume_mode: errors.parse(&at("volumeMode"), target.volume_mode.as_deref()),
             access_modes: target.access_modes.clone().unwrap_or_default(),
         });

@@ -140,7 +140,7 @@ fn in_yaml_terms(message: &str) -> String {
     }
 }
 
-/// Puts on record every field that the schema does not have.
+/// Puts on record every field that the schema does not have, and every list that stands for a map.
 fn unknown_fields(value: &Value, schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
     match (value, schema.get("properties").and_then(Value::as_object)) {
         (Value::Object(fields), Some(known)) => {
@@ -152,7 +152,9 @@ fn unknown_fields(value: &Value, schema: &Value, path: &str, errors: &mut Vec<Fi
                 }
             }
         }
-        (Value::Array(items), _) => {
+        // Read field by field in their order, a list would pass for a map.
+        (Value::Array(_), Some(_)) => errors.push(FieldError { field: path.to_owned(), message: "must be a map of fields".into() }),
+        (Value::Array(items), None) => {
             for (index, item) in items.iter().enumerate() {
                 unknown_fields(item, &schema["items"], &format!("{path}[{index}]"), errors);
             }
@@ -189,6 +191,7 @@ mod tests {
     #[case(json!({ "access": { "namespaceSelector": { "matchLabels": { "a.b/c": 5, "d": true, "e": "f" }, "matchExpressions": [{ "key": 1 }] } }, "caBundleRef": { "name": 5, "key": [] }, "credentialsSecretRef": 5, "usages": "Worker" }), &["spec.access.namespaceSelector.matchExpressions[0].key", "spec.access.namespaceSelector.matchLabels.a.b/c", "spec.access.namespaceSelector.matchLabels.d", "spec.access.policy", "spec.caBundleRef.key", "spec.caBundleRef.name", "spec.credentialsSecretRef", "spec.usages"])]
     #[case(json!({ "suspend": "yes", "retire": 1, "deletionPolicy": "Never", "usages": ["A", "Worker", 5] }), &["spec.deletionPolicy", "spec.retire", "spec.suspend", "spec.usages[0]", "spec.usages[2]"])]
     #[case(json!({ "source": { "http": { "url": "a", "size": 1 } }, "colour": "red", "storage": { "targets": [{ "class": "a" }] } }), &["spec.colour", "spec.source.http.size", "spec.storage.targets[0].class"])]
+    #[case(json!({ "source": { "http": [] }, "operatingSystem": [], "credentialsSecretRef": ["a"], "storage": { "targets": [[], {}] } }), &["spec.credentialsSecretRef", "spec.operatingSystem", "spec.source.http", "spec.storage.targets[0]"])]
     #[case(json!({ "source": { "talosFactory": { "schematic": "{any: {thing: [{}]}}", "version": "v1.0.0" } } }), &[])]
     fn every_field_of_another_type_is_told(#[case] spec: Value, #[case] fields: &[&str]) {
         let (read, errors) = read_spec(spec.as_object().expect("map").clone());

@@ -2,9 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::yaml_fault;
 use crate::{
-    api::{FieldError, FieldErrors, GoldenImage, GoldenImageSpec, ONE_SCHEMATIC, add_untold, parse_image, read_spec, unquoted},
+    api::{FieldError, FieldErrors, GoldenImage, GoldenImageSpec, ONE_SCHEMATIC, add_untold, parse_image, read_spec, unquoted, yaml_fault},
     model::{Image, ImageName},
 };
 
@@ -150,10 +149,10 @@ fn text_of(value: Option<&Value>) -> Option<String> {
     }
 }
 
-/// Like [`text_of`], where anything else than text is told rather than taken for nothing.
+/// Text, where anything else is told rather than taken for nothing: Helm reads an unquoted `010` as 8.
 fn text_or_error(entry: &Map<String, Value>, key: &str, errors: &mut Vec<FieldError>) -> Option<String> {
     let value = entry.get(key).filter(|value| !value.is_null())?;
-    let text = text_of(Some(value));
+    let text = value.as_str().map(str::to_owned);
     if text.is_none() {
         errors.push(FieldError { field: key.into(), message: "must be text (in quotes where YAML reads it as something else)".into() });
     }
@@ -317,6 +316,7 @@ fn storage_of(entry: &Map<String, Value>, defaults: &Defaults, errors: &mut Vec<
             let given = [("storageClassName", &defaults.storage_class), ("size", &defaults.storage)];
             let targets = storage.get_mut("targets").and_then(Value::as_array_mut);
             for target in targets.into_iter().flatten().filter_map(Value::as_object_mut) {
+                target.retain(|_, value| !value.is_null());
                 for (key, value) in given {
                     if let Some(value) = value {
                         target.entry(key).or_insert_with(|| Value::String(value.clone()));
@@ -352,7 +352,7 @@ fn kubernetes_version(entry: &Map<String, Value>, os_key: &str, spec: &mut Map<S
     let Some(version) = entry.get("kubernetesVersion").filter(|version| !version.is_null()) else { return };
     let os = spec.entry("operatingSystem").or_insert_with(|| json!({}));
     let Some(os) = os.as_object_mut() else { return };
-    if os.insert("kubernetesVersion".into(), version.clone()).is_some() {
+    if os.insert("kubernetesVersion".into(), version.clone()).is_some_and(|other| !other.is_null()) {
         let message = format!("stands under `{os_key}` too: write only one of them");
         errors.push(FieldError { field: "kubernetesVersion".into(), message });
     }
@@ -400,8 +400,8 @@ impl Terms<'_> {
         if self.is_short {
             field = field.replace("storage.targets[0].size", "storage").replace("storage.targets[0].storageClassName", "storageClass");
         }
-        if let Some(part) = field.strip_prefix("operatingSystem.") {
-            field = format!("{}.{part}", self.os_key);
+        if let Some(part) = field.strip_prefix("operatingSystem").filter(|part| part.is_empty() || part.starts_with('.')) {
+            field = format!("{}{part}", self.os_key);
         }
         let is_given = |key: &str| is_given(self.entry, key);
         if field == "factoryURL" && is_given("imageFactoryURL") && !is_given("factoryURL") {
@@ -546,6 +546,8 @@ mod tests {
     #[case("{name: a, url: 'https://e.example/', schematicId: a}", "did you mean `schematicID`?")]
     #[case("{name: a, url: 'https://e.example/', colour: red}", "is not a field of an entry")]
     #[case("{name: a, url: 'https://e.example/', os: {version: 24.10}}", "must be quoted")]
+    #[case("{name: a, url: 'https://e.example/', os: []}", "`os`: must be a map of fields")]
+    #[case("{name: a, url: 'https://e.example/', os: Debian}", "`os`: ")]
     #[case("{url: 'https://e.example/'}", "`name`: must be given")]
     #[case("{name: a, url: 5}", "`url`: invalid type: integer")]
     #[case("{name: a, url: 'https://e.example/', storage: {targets: [{}, {size: [1]}]}}", "`storage.targets[1].size`: invalid type")]
@@ -555,6 +557,15 @@ mod tests {
     #[case("{name: a, url: 'https://e.example/', storageClass: true}", "`storageClass`: must be text")]
     #[case("{name: a, url: 'https://e.example/', storageClass: [replicated]}", "`storageClass`: must be text")]
     #[case("{name: a, url: 'https://e.example/', storageClass: 1.5}", "`storageClass`: must be text")]
+    #[case("{name: a, url: 'https://e.example/', storageClass: 8}", "`storageClass`: must be text (in quotes")]
+    #[case(
+        "{name: a, url: 'https://e.example/', storage: 20}",
+        "`storage`: 20 bytes are less than any disk has: write the unit too, such as `20Gi`"
+    )]
+    #[case(
+        "{name: a, url: 'https://e.example/', storage: {targets: [{size: 1023Ki}]}}",
+        "`storage.targets[0].size`: 1023Ki is less than any disk has"
+    )]
     #[case("{name: a, url: 'https://e.example/', imageFactoryURL: 'https://f.example'}", "`imageFactoryURL`: belongs to Talos entries")]
     #[case("{schematicID: a, version: v1.0.0, imageFactoryURL: true}", "`imageFactoryURL`: must be text")]
     #[case("{schematicID: a, version: v1.0.0, imageFactoryURL: nonsense}", "`imageFactoryURL`: \"nonsense\" is not a valid URL")]

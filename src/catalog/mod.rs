@@ -6,10 +6,8 @@ mod entry;
 mod quote;
 mod reconcile;
 mod schema;
-mod yaml;
 
 pub use entry::{Entry, EntryError, List, ListError, read_list};
 pub use quote::quote;
-pub use reconcile::{LISTED_AS, LISTED_IN, Listing, Plan, Problem, Step, plan};
+pub use reconcile::{LISTED_AS, LISTED_IN, Listing, Plan, Problem, Step, plan, precedence};
 pub use schema::entry_schema;
-pub use yaml::yaml_fault;

@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 use super::{Entry, List};
 use crate::{
     api::{ConditionType, GoldenImage, GoldenImageSpec, GoldenImageStatus, find_condition, is_true, parse_image},
-    model::{Digest, Identity},
+    model::{Digest, Sameness},
     rules::{Freeze, Precedence, Reason, duplicate_message, frozen_changes, frozen_message},
 };
 
@@ -93,13 +93,13 @@ pub struct Plan {
 pub fn plan(list: &List, existing: &[GoldenImage], list_id: &str) -> Plan {
     let mut plan = Plan::default();
     let by_name: BTreeMap<String, &GoldenImage> = existing.iter().map(|object| (object.name_any(), object)).collect();
-    let mut owners: BTreeMap<Identity, Precedence> = BTreeMap::new();
+    let mut owners: BTreeMap<Sameness, Precedence> = BTreeMap::new();
     for object in existing {
         let resolved = object.status.as_ref().and_then(|status| status.schematic_id.as_ref()).and_then(|id| id.parse().ok());
-        if let Some(identity) = parse_image(object).ok().and_then(|image| image.identity(resolved.as_ref())) {
+        for same in parse_image(object).iter().flat_map(|image| Sameness::of(image, resolved.as_ref())) {
             // Where two objects are one image already, one of them counts as the first (R3).
             let place = precedence(object);
-            let first = owners.entry(identity).or_insert_with(|| place.clone());
+            let first = owners.entry(same).or_insert_with(|| place.clone());
             if place < *first {
                 *first = place;
             }
@@ -126,19 +126,14 @@ pub fn plan(list: &List, existing: &[GoldenImage], list_id: &str) -> Plan {
             plan.problems.push(Problem { index: entry.index, reason: Reason::InvalidEntry, message });
             continue;
         }
-        if let Some(identity) = entry.image.identity(None) {
-            match owners.get(&identity).map(Precedence::name).filter(|owner| *owner != name) {
-                Some(first) => {
-                    let message = duplicate_message(&format!("images[{}] ({name})", entry.index), first, identity.as_str());
-                    plan.problems.push(Problem { index: entry.index, reason: Reason::DuplicateIdentity, message });
-                    wrong.insert(name);
-                    continue;
-                }
-                None => {
-                    owners.insert(identity, Precedence::new(name.clone(), None, false));
-                }
-            }
+        let ways = Sameness::of(&entry.image, None);
+        if let Some((same, first)) = ways.iter().find_map(|same| Some((same, owners.get(same).filter(|owner| owner.name() != name)?))) {
+            let message = duplicate_message(&format!("images[{}] ({name})", entry.index), first.name(), same);
+            plan.problems.push(Problem { index: entry.index, reason: Reason::DuplicateIdentity, message });
+            wrong.insert(name);
+            continue;
         }
+        owners.extend(ways.into_iter().map(|same| (same, Precedence::new(name.clone(), None, false))));
         let listing = match by_name.get(&name) {
             None => {
                 plan.steps.push(Step::Apply { name: name.clone(), spec: Box::new(entry.spec.clone()), digest: digest_of(entry) });
@@ -160,7 +155,8 @@ pub fn plan(list: &List, existing: &[GoldenImage], list_id: &str) -> Plan {
     plan
 }
 
-fn precedence(object: &GoldenImage) -> Precedence {
+/// The place of an object among those that are the same image (R3).
+pub fn precedence(object: &GoldenImage) -> Precedence {
     let has_golden = object.status.as_ref().is_some_and(|status| status.targets.iter().any(|target| target.golden.is_some()));
     Precedence::new(object.name_any(), object.creation_timestamp().map(|at| at.0.as_second()), has_golden)
 }

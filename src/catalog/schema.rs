@@ -31,7 +31,7 @@ pub fn entry_schema() -> Value {
     for key in SPEC_KEYS {
         properties.insert(key.into(), plain(&spec[key]));
     }
-    let class = json!({ "type": ["string", "integer"], "maxLength": 253, "pattern": name_or_empty() });
+    let class = json!({ "type": "string", "maxLength": 253, "pattern": name_or_empty() });
     for key in OTHER_KEYS {
         let schema = match key {
             "name" => {
@@ -61,7 +61,10 @@ pub fn entry_schema() -> Value {
     {
         *pattern = NAME.to_owned();
     }
-    properties.values_mut().for_each(nullable);
+    properties.values_mut().for_each(|schema| {
+        nullable_inside(schema);
+        nullable(schema);
+    });
     json!({
         "description": "An image: of exactly one kind, told by its key.",
         "type": "object",
@@ -92,6 +95,20 @@ fn nullable(schema: &mut Value) {
     }
     if let Some(Value::Array(values)) = schema.get_mut("enum") {
         values.push(Value::Null);
+    }
+}
+
+/// What an entry need not say may be null at every depth, as the parser reads it: nothing is said.
+fn nullable_inside(schema: &mut Value) {
+    let required: Vec<String> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+    for (name, inner) in schema.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
+        nullable_inside(inner);
+        if !required.contains(name) {
+            nullable(inner);
+        }
+    }
+    if let Some(items) = schema.get_mut("items") {
+        nullable_inside(items);
     }
 }
 

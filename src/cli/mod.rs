@@ -109,7 +109,6 @@ fn block_on_all_cores<F: Future<Output = Result<Exit, Failure>>>(future: F) -> R
 
 /// A client for the cluster that `KUBECONFIG`, `~/.kube/config` or the Pod's own account names.
 async fn client() -> Result<kube::Client, Failure> {
-    kube::Client::try_default()
-        .await
-        .map_err(|error| Failure::new(format!("no cluster: {error}; set KUBECONFIG or run this inside a cluster")))
+    let config = crate::daemon::cluster().await.map_err(Failure::new)?;
+    kube::Client::try_from(config).map_err(|error| Failure::new(crate::run::api_error(&error)))
 }

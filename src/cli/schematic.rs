@@ -3,6 +3,7 @@
 use std::{io::Read as _, path::PathBuf};
 
 use super::{Exit, Failure};
+use crate::api::yaml_fault;
 
 /// Arguments of `schematic-id`.
 #[derive(Debug, clap::Args)]
@@ -26,7 +27,7 @@ pub(super) fn run(arguments: &SchematicArguments) -> Result<Exit, Failure> {
     };
     reader.take(LONGEST).read_to_string(&mut text).map_err(|error| Failure::new(format!("cannot read {shown}: {error}")))?;
     let document: serde_json::Value =
-        serde_saphyr::from_str(&text).map_err(|error| Failure::new(format!("{shown} is not YAML or JSON: {error}")))?;
+        serde_saphyr::from_str(&text).map_err(|error| Failure::new(format!("{shown} is not YAML or JSON: {}", yaml_fault(&error))))?;
     match crate::source::local_schematic_id(&document) {
         Some(id) => {
             println!("{id}");

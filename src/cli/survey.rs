@@ -6,11 +6,12 @@ use std::{
 };
 
 use k8s_openapi::{api::storage::v1::StorageClass, jiff::Timestamp};
-use kube::{Api, Client, Config, ResourceExt as _, api::ListParams};
+use kube::{Api, Client, ResourceExt as _, api::ListParams};
 
 use super::Failure;
 use crate::{
     api::GoldenImage,
+    daemon::cluster,
     foreign::{Claim, DataVolume},
     model::Identity,
     rules::{class::Classes, clone::Known, consumers::Consumers, marks},
@@ -60,8 +61,7 @@ pub(super) struct Survey {
 
 /// Asks the cluster who needs what this name stands for.
 pub(super) async fn survey(name: &str, arguments: &SurveyArguments) -> Result<Survey, Failure> {
-    let config =
-        Config::infer().await.map_err(|error| Failure::new(format!("no cluster: {error}; set KUBECONFIG or run this inside a cluster")))?;
+    let config = cluster().await.map_err(Failure::new)?;
     let client = reader(&config).map_err(|error| Failure::new(api_error(&error)))?;
     let settings = WatchSettings::default();
     let watch = ConsumerWatch::new(&arguments.catalog_namespace, settings);

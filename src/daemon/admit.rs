@@ -22,7 +22,7 @@ use crate::{
 
 /// Runs the admission role alone, to its end.
 pub(super) async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fatal> {
-    let config = kube::Config::infer().await.map_err(|error| Fatal::Config(error.to_string()))?;
+    let config = super::cluster().await.map_err(Fatal::Config)?;
     let (metrics, health) = (Arc::new(Metrics::new()), Health::new());
     let mut supervisor = Supervisor::new();
     let (health_listener, metrics_listener) = (listen(arguments.health_listen).await?, listen(arguments.metrics_listen).await?);

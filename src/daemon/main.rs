@@ -78,7 +78,7 @@ fn start_log(arguments: &RunArguments) -> Result<(), String> {
 /// Why the daemon could not begin, or had to end.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fatal {
-    #[error("no cluster: {0}")]
+    #[error("{0}")]
     Config(String),
     #[error(transparent)]
     Kube(#[from] kube::Error),
@@ -109,7 +109,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     if arguments.role == Role::Admission {
         return admit::run(arguments, settings).await;
     }
-    let config = kube::Config::infer().await.map_err(|error| Fatal::Config(error.to_string()))?;
+    let config = super::cluster().await.map_err(Fatal::Config)?;
     let reader = client::reader(&config)?;
     let metrics = Arc::new(Metrics::new());
     let health = Health::new();

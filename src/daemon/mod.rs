@@ -2,6 +2,7 @@
 
 mod act;
 mod admit;
+mod cluster;
 mod consumers;
 mod controller;
 mod crd;
@@ -22,6 +23,7 @@ mod tried;
 mod wake;
 mod webhooks;
 
+pub use cluster::cluster;
 pub use consumers::ConsumerSettings;
 pub use main::main;
 pub use settings::{LeaseSettings, LogFormat, Role, RunArguments, Settings, SettingsError};

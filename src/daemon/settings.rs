@@ -10,8 +10,9 @@ use std::{
 use serde::Deserialize;
 
 use crate::{
+    api::yaml_fault,
     golden,
-    model::{DiskSize, HttpUrl},
+    model::{DiskSize, HttpUrl, public_words},
     source::{EgressSettings, ProxySettings},
     world::WatchSettings,
 };
@@ -238,6 +239,28 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Reads settings; what is not given has its default.
+    ///
+    /// # Errors
+    /// The path of what is wrong, and what is wrong with it in a line that names that path.
+    pub fn of(value: serde_json::Value) -> Result<Self, (String, String)> {
+        if value.is_null() {
+            return Ok(Self::default());
+        }
+        // Read field by field in their order, a list would pass for a map.
+        if !value.is_object() {
+            return Err((String::new(), "settings are a map, such as `egress: {mirrors: {…}}`".to_owned()));
+        }
+        serde_path_to_error::deserialize(value).map_err(|error| {
+            let path = error.path().to_string();
+            // Our own words repeat no secret of an address, and name forms that only look like one.
+            let told = error.inner().to_string();
+            let told = if told.starts_with("invalid ") { public_words(&told) } else { told };
+            let what = if path == "." { told } else { format!("`{path}`: {told}") };
+            (path, what)
+        })
+    }
+
     /// What bounds the work for consumers.
     pub fn consumers(&self) -> super::ConsumerSettings {
         super::ConsumerSettings {
@@ -358,7 +381,9 @@ fn read(path: &Path) -> Result<Settings, SettingsError> {
     if text.trim().is_empty() {
         return Ok(Settings::default());
     }
-    serde_saphyr::from_str(&text).map_err(|error| SettingsError::Form(path.to_owned(), error.to_string()))
+    let form = |what| SettingsError::Form(path.to_owned(), what);
+    let value = serde_saphyr::from_str(&text).map_err(|error| form(yaml_fault(&error)))?;
+    Settings::of(value).map_err(|(_, what)| form(what))
 }
 
 /// Reads `90s`, `25m`, `1h30m` or `1500ms`.
@@ -368,7 +393,9 @@ pub(crate) fn duration<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Res
         .ok()
         .and_then(|duration| Duration::try_from(duration).ok())
         .filter(|duration| !duration.is_zero())
-        .ok_or_else(|| serde::de::Error::custom(format!("{text:?} is not a duration: write it like `90s`, `25m` or `1h30m`")))
+        .ok_or_else(|| {
+            serde::de::Error::custom(format!("{:?} is not a duration: write it like `90s`, `25m` or `1h30m`", public_words(&text)))
+        })
 }
 
 #[cfg(test)]
@@ -391,6 +418,25 @@ mod tests {
                 .expect("settings");
         assert_eq!(settings.import_deadline, Duration::from_secs(1200));
         assert_eq!(settings.lease.retry_period, Duration::from_millis(500));
+        let read = |text: &str| {
+            let file = tempfile::NamedTempFile::new().expect("a file");
+            std::fs::write(file.path(), text).expect("write");
+            super::read(file.path()).map_err(|error| error.to_string())
+        };
+        assert_eq!(read("# nothing\n").expect("defaults"), Settings::default());
+        assert_eq!(read("workers: 3\n").expect("settings").workers, 3);
+        for (bad, expected) in [
+            ("workers: 1\nworkers: 2\n", "line 2: the key `workers` is given twice"),
+            ("workers: x\n", "is wrong: `workers`: invalid type"),
+            ("workrs: 1\n", "is wrong: `workrs`: unknown field"),
+            ("egress: {proxy: {http: 'socks5://u:hunter2@x'}}\n", "must be `http://[user:password@]host[:port]`"),
+            ("egress: {mirrors: {a: ['ftp://u:hunter2@x']}}\n", "is wrong: `egress.mirrors"),
+            ("egress:\n  caBundle: hunter2\n a: [\n", "is wrong: "),
+            ("[]\n", "is wrong: settings are a map"),
+        ] {
+            let told = read(bad).expect_err(bad);
+            assert!(told.contains(expected) && !told.contains("hunter2") && !told.contains('\n'), "{told}");
+        }
         for bad in ["importDeadline: 20", "importdeadline: 20m", "importDeadline: -5m", "spoolSize: 0"] {
             assert!(serde_saphyr::from_str::<Settings>(bad).is_err(), "{bad}");
         }

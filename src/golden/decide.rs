@@ -269,7 +269,7 @@ fn decide_unbounded(observed: &Observed, settings: &Settings, now: Timestamp) ->
             observed,
             now,
             Reason::DuplicateIdentity,
-            &duplicate_message(&observed.metadata.name, first, identity),
+            &duplicate_message(&observed.metadata.name, first, format_args!("identity {identity}")),
         );
     }
 

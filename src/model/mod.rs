@@ -12,6 +12,7 @@ mod image;
 mod kubernetes;
 mod names;
 mod redact;
+mod same;
 mod shown;
 mod size;
 mod source;
@@ -27,6 +28,7 @@ pub use image::{Image, OperatingSystemFacts, Target, Usage, VirtualMachineDefaul
 pub use kubernetes::KubernetesVersion;
 pub use names::{ClassName, GoldenName, ImageName, Naming, SecretName, is_label};
 pub use redact::{DISK_PATH, redact};
+pub use same::Sameness;
 pub use shown::{public_address, public_url, public_words};
 pub use size::{DiskSize, in_bytes};
 pub use source::{ContainerReference, HttpUrl, Schematic, Source, TalosFactory};

@@ -73,6 +73,10 @@ impl FromStr for DiskSize {
         if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
             return Err(invalid(FORM));
         }
+        // The CRD's pattern takes neither, and an API server would refuse what was taken here.
+        if whole.is_empty() || number.ends_with('.') {
+            return Err(invalid("must have digits on both sides of its point, such as `0.5Gi`"));
+        }
         let digits = |text: &str| if text.is_empty() { Ok(0) } else { text.parse::<u128>().map_err(|_| invalid(FORM)) };
         let fraction = fraction.trim_end_matches('0');
         if fraction.len() > 18 {
@@ -131,7 +135,7 @@ mod tests {
     #[case("6G", 6_000_000_000, "5859375Ki")]
     #[case("500M", 500_000_000, "488281250Ki")]
     #[case("1", 1, "1")]
-    #[case(".5Ki", 512, "512")]
+    #[case("0.5Ki", 512, "512")]
     fn reads_quantities_by_value(#[case] text: &str, #[case] bytes: u64, #[case] shown: &str) {
         let size: DiskSize = text.parse().expect(text);
         assert_eq!(size.bytes(), bytes);
@@ -157,6 +161,9 @@ mod tests {
     #[case("6 Gi")]
     #[case("1.2.3Gi")]
     #[case(".")]
+    #[case(".5Gi")]
+    #[case("1.")]
+    #[case("1.Gi")]
     #[case("0.1")]
     #[case("16Ei")]
     #[case("99999999999999999999999999999999999999999")]

@@ -1,5 +1,7 @@
 //! R3 and R4: what an image is cannot change under its name, and no two names are one image.
 
+use std::fmt::Display;
+
 use crate::model::{Digest, HttpUrl, Image, Target};
 
 /// One edit of a frozen field.
@@ -86,9 +88,9 @@ pub fn taken_name_message(golden: &str, first: &str) -> String {
     format!("The golden {golden} is the one of the image {first}: make this image anew under another name.")
 }
 
-/// R3's message: `later` is the same image as `first`.
-pub fn duplicate_message(later: &str, first: &str, identity: &str) -> String {
-    format!("{later} is the same image as {first} (identity {identity}): remove one of them; {first} serves both.")
+/// R3's message: `later` is the same image as `first`, which is known by `same`.
+pub fn duplicate_message(later: &str, first: &str, same: impl Display) -> String {
+    format!("{later} is the same image as {first} ({same}): remove one of them; {first} serves both.")
 }
 
 fn or_none(value: Option<impl ToString>) -> String {

@@ -76,7 +76,7 @@ pub enum Fault {
     },
     /// The response head is larger than allowed.
     #[error(
-        "upstream sent more than {limit} bytes or 100 lines of headers; have it send fewer (cookies are what mostly fills them), or raise `egress.caps.headerBytes`"
+        "upstream sent more than {limit} bytes or 100 lines of headers, or a `Content-Length` that no file has; have it send fewer (cookies are what mostly fills them), or raise `egress.caps.headerBytes`"
     )]
     HeadersTooLarge {
         /// The limit in bytes.

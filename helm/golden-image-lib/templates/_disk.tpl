@@ -12,6 +12,10 @@ Sets out.clone, golden, pool, storageClass, catalog; fails with the reason.
 {{- $reference := printf "%s/VMDisk/%s" .root.Release.Namespace .name -}}
 {{- $catalog := include "golden-image.namespace" .catalog -}}
 {{- $out := .out -}}
+{{- /* It becomes a part of names, and a render without a cluster finds no golden that would be missing. */ -}}
+{{- if not (and (kindIs "string" .image) (regexMatch "^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$" .image)) -}}
+{{-   fail (printf "%s: %s is not the name of an image, which has lowercase letters, digits, `-` and `.`: `kubectl get goldenimages` shows what there is" $subject (include "golden-image.shown" (toString .image))) -}}
+{{- end -}}
 {{- $resolved := dict -}}
 {{- include "golden-image.resolve.disk" (dict "image" .image "out" $resolved) -}}
 {{- $observed := dict -}}

@@ -20,6 +20,8 @@ daemon.
 {{- if eq (len $parts) 2 -}}{{- $fraction = regexReplaceAll "0+$" (last $parts) "" -}}{{- end -}}
 {{- if or (not (hasKey $factors $suffix)) (gt (len $parts) 2) (not (regexMatch "[0-9]" $number)) (gt (len $fraction) 18) (gt (len $whole) 38) -}}
 {{-   $_ := set $out "error" $form -}}
+{{- else if regexMatch "^\\.|\\.$" $number -}}
+{{-   $_ := set $out "error" (printf "%s is not a valid disk size: must have digits on both sides of its point, such as `0.5Gi`" $shown) -}}
 {{- else -}}
 {{-   $factor := get $factors $suffix | int64 -}}
 {{-   if ge (mulf (float64 (printf "0%s.%s0" $whole $fraction)) (float64 $factor)) 9223372036854775807.0 -}}

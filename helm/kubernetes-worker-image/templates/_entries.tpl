@@ -31,16 +31,23 @@ edit.rs), which holds them too. e2e/charts/entries.yaml is run by both. Template
 {{-   $_ := set $byName $name $object -}}
 {{-   $facts := dict -}}
 {{-   include "golden-catalog.facts" (dict "spec" $object.spec "schematicID" (dig "status" "schematicID" "" $object) "out" $facts) -}}
-{{- /* Where two objects are one image already, the older one counts as the first. */ -}}
-{{-   $age := get $object.metadata "creationTimestamp" | default "" -}}
-{{-   if and $facts.identity (or (not (hasKey $owners $facts.identity)) (gt (get $born $facts.identity) $age)) -}}
-{{-     $_ := set $owners $facts.identity $name -}}
-{{-     $_ := set $born $facts.identity $age -}}
+{{- /* Where two objects are one image already, one of them counts as the first: whoever has a golden, then the older one. */ -}}
+{{-   $made := 1 -}}
+{{-   range dig "status" "targets" list $object -}}{{- if get . "golden" -}}{{- $made = 0 -}}{{- end -}}{{- end -}}
+{{-   $place := printf "%d %s %s" $made (get $object.metadata "creationTimestamp" | default "") $name -}}
+{{-   range $same := $facts.same -}}
+{{-     if or (not (hasKey $owners $same)) (gt (get $born $same) $place) -}}
+{{-       $_ := set $owners $same $name -}}
+{{-       $_ := set $born $same $place -}}
+{{-     end -}}
 {{-   end -}}
 {{- end -}}
 {{- $seen := dict -}}
 {{- $goldens := dict -}}
-{{- range $index, $entry := $list.images -}}
+{{- range $index, $given := $list.images -}}
+{{-   $without := dict -}}
+{{-   include "golden-catalog.said" (dict "given" $given "out" $without) -}}
+{{-   $entry := $without.value -}}
 {{-   $spec := dict -}}
 {{-   include "golden-catalog.spec" (dict "entry" $entry "list" $list "out" $spec) -}}
 {{-   $facts := dict -}}
@@ -51,16 +58,20 @@ edit.rs), which holds them too. e2e/charts/entries.yaml is run by both. Template
 {{-   $name := get $entry "name" | default (printf "talos-%s-%s" (get $entry "version") ($facts.identity | trunc 12)) -}}
 {{-   $subject := printf "images[%d] (%s)" $index $name -}}
 {{-   $problem := "" -}}
+{{-   $twin := "" -}}
+{{-   range $same := $facts.same -}}
+{{-     $first := get $owners $same | default $name -}}
+{{-     if and (not $twin) (ne $first $name) -}}{{- $twin = printf "%s is the same image as %s (%s): remove one of them; %s serves both." $subject $first (regexReplaceAll "^their `schematic` is one document.*" $same "their `schematic` is one document") $first -}}{{- end -}}
+{{-   end -}}
 {{-   if $errors -}}
 {{-     $problem = printf "images[%d]%s: %s" $index (ternary (printf " (%s)" (get $entry "name")) "" (not (empty (get $entry "name")))) (join "; " $errors) -}}
 {{-   else if hasKey $seen $name -}}
 {{-     $problem = printf "%s: another entry of the list has this name: give it a name of its own." $subject -}}
-{{-   else if and $facts.identity (ne (get $owners $facts.identity | default $name) $name) -}}
-{{-     $first := get $owners $facts.identity -}}
-{{-     $problem = printf "%s is the same image as %s (identity %s): remove one of them; %s serves both." $subject $first $facts.identity $first -}}
+{{-   else if $twin -}}
+{{-     $problem = $twin -}}
 {{-   else -}}
 {{-     $_ := set $seen $name true -}}
-{{-     if $facts.identity -}}{{- $_ := set $owners $facts.identity $name -}}{{- end -}}
+{{-     range $same := $facts.same -}}{{- $_ := set $owners $same $name -}}{{- end -}}
 {{-     $object := get $byName $name -}}
 {{-     if and $object (not (get $object.metadata "deletionTimestamp")) -}}
 {{-       $changes := dict -}}
@@ -86,6 +97,31 @@ edit.rs), which holds them too. e2e/charts/entries.yaml is run by both. Template
 {{-   end -}}
 {{-   if $problem -}}{{- $_ := set $out "problems" (append $out.problems $problem) -}}{{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{- /* What of an entry is said: null says nothing, at every depth, but in a schematic document, which is its factory's. Arguments given, out; sets out.value. */ -}}
+{{- define "golden-catalog.said" -}}
+{{- $value := .given -}}
+{{- if kindIs "map" .given -}}
+{{-   $value = dict -}}
+{{-   range $key, $inner := .given -}}
+{{-     if eq $key "schematic" -}}
+{{-       if not (kindIs "invalid" $inner) -}}{{- $_ := set $value $key $inner -}}{{- end -}}
+{{-     else if not (kindIs "invalid" $inner) -}}
+{{-       $said := dict -}}
+{{-       include "golden-catalog.said" (dict "given" $inner "out" $said) -}}
+{{-       $_ := set $value $key $said.value -}}
+{{-     end -}}
+{{-   end -}}
+{{- else if kindIs "slice" .given -}}
+{{-   $value = list -}}
+{{-   range $inner := .given -}}
+{{-     $said := dict -}}
+{{-     include "golden-catalog.said" (dict "given" $inner "out" $said) -}}
+{{-     $value = append $value $said.value -}}
+{{-   end -}}
+{{- end -}}
+{{- $_ := set .out "value" $value -}}
 {{- end -}}
 
 {{- /* The names of the goldens of a new image, as far as a render knows them. Arguments source, facts, image (its name), out; sets out.list. */ -}}
@@ -192,9 +228,17 @@ edit.rs), which holds them too. e2e/charts/entries.yaml is run by both. Template
 {{- end -}}
 {{- end -}}
 
+{{- /* What is wrong with a size of so few bytes, or nothing (src/api/parse.rs). Argument: bytes. */ -}}
+{{- define "golden-catalog.size.small" -}}
+{{- if lt (int64 .) 1048576 -}}
+{{-   $shown := include "golden-image.size.show" . -}}
+{{- $shown }} {{ ternary "is" "bytes are" (hasSuffix "i" $shown) }} less than any disk has: write the unit too, such as `20Gi`
+{{- end -}}
+{{- end -}}
+
 {{- /*
 What a spec is, defaults applied. Arguments spec, schematicID (what a factory answered, or empty), out. Sets out.identity (empty while a
-schematic document has no ID), out.fields (text by name, as a message may show it), out.exact (URLs whole), out.digest, out.usages (text), out.targets (class and text), out.errors.
+schematic document has no ID), out.same (all by which two images are known to be one, src/model/same.rs), out.fields (text by name, as a message may show it), out.exact (URLs whole), out.digest, out.usages (text), out.targets (class and text), out.errors.
 */ -}}
 {{- define "golden-catalog.facts" -}}
 {{- $spec := .spec -}}
@@ -204,10 +248,12 @@ schematic document has no ID), out.fields (text by name, as a message may show i
 {{- $exact := dict -}}
 {{- $errors := list -}}
 {{- $identity := "" -}}
+{{- $same := list -}}
 {{- $family := dig "operatingSystem" "family" "" $spec | lower -}}
 {{- with get $source "talosFactory" -}}
 {{-   $family = $family | default "talos" -}}
 {{-   $id := get . "schematicID" -}}
+{{-   $digest := "" -}}
 {{-   if $id -}}{{- $_ := set $fields "schematicID" $id -}}{{- else -}}
 {{-     $document := get . "schematic" -}}
 {{-     if kindIs "string" $document -}}
@@ -215,6 +261,7 @@ schematic document has no ID), out.fields (text by name, as a message may show i
 {{- /* What cannot be read is shown as it is. */ -}}
 {{-       if not (hasKey $read "Error") -}}{{- $document = $read -}}{{- end -}}
 {{-     end -}}
+{{-     $digest = sha256sum (toJson $document) -}}
 {{-     $text := toJson $document | replace "\\u003c" "<" | replace "\\u003e" ">" | replace "\\u0026" "&" -}}
 {{-     if gt (len $text) 300 -}}{{- $text = printf "%s… (sha256:%s)" (trunc 300 $text) (sha256sum $text) -}}{{- end -}}
 {{-     $_ := set $fields "schematic" $text -}}
@@ -225,6 +272,9 @@ schematic document has no ID), out.fields (text by name, as a message may show i
 {{-   $_ := set $exact "factoryURL" (include "golden-catalog.url" (get . "factoryURL" | default "https://factory.talos.dev")) -}}
 {{-   $_ := set $fields "factoryURL" (include "golden-catalog.url.public" (get . "factoryURL" | default "https://factory.talos.dev")) -}}
 {{-   $_ := set $fields "architecture" (get . "architecture" | default "amd64") -}}
+{{-   with $digest -}}
+{{-     $same = append $same (printf "their `schematic` is one document/%s/%s/%s/%s/%s/%s" . $fields.version $fields.platform $fields.architecture $fields.secureBoot $exact.factoryURL) -}}
+{{-   end -}}
 {{-   $id = $id | default $.schematicID -}}
 {{-   if $id -}}{{- $identity = include "golden-image.identity" (dict "talosFactory" (merge (dict "schematicID" $id) .)) -}}{{- end -}}
 {{- end -}}
@@ -265,13 +315,18 @@ schematic document has no ID), out.fields (text by name, as a message may show i
 {{-     $size := dict -}}
 {{-     include "golden-image.size" (dict "given" $target.size "out" $size) -}}
 {{-     if $size.error -}}{{- $errors = append $errors (printf "`%s`: %s" (ternary "storage" (printf "storage.targets[%d].size" $index) (eq $index 0)) $size.error) -}}
-{{-     else -}}{{- $text = include "golden-image.size.show" $size.bytes -}}{{- end -}}
+{{-     else -}}
+{{-       $text = include "golden-image.size.show" $size.bytes -}}
+{{-       with include "golden-catalog.size.small" $size.bytes -}}{{- $errors = append $errors (printf "`%s`: %s" (ternary "storage" (printf "storage.targets[%d].size" $index) (eq $index 0)) .) -}}{{- end -}}
+{{-     end -}}
 {{-   end -}}
 {{-   with get $target "volumeMode" -}}{{- $text = printf "%s, %s" $text . -}}{{- end -}}
 {{-   with get $target "accessModes" -}}{{- $text = printf "%s, %s" $text (join "+" .) -}}{{- end -}}
 {{-   $targets = append $targets (dict "class" $class "text" $text) -}}
 {{- end -}}
 {{- $_ := set $out "identity" $identity -}}
+{{- with $identity -}}{{- $same = prepend $same (printf "identity %s" .) -}}{{- end -}}
+{{- $_ := set $out "same" $same -}}
 {{- $_ := set $out "family" $family -}}
 {{- $_ := set $out "fields" $fields -}}
 {{- $_ := set $out "exact" $exact -}}

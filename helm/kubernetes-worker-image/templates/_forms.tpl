@@ -43,8 +43,9 @@ of the daemon (src/catalog/entry.rs, src/api/parse.rs, src/model). Arguments ent
 {{- if hasKey $entry "reference" -}}
 {{-   with include "golden-image.reference.error" $entry.reference -}}{{- $errors = append $errors (printf "`reference`: %s" .) -}}{{- end -}}
 {{-   $registry := regexFind "^[^/]*[.:][^/]*/|^localhost[^/]*/" $entry.reference | trimSuffix "/" -}}
-{{-   if and $registry (include "golden-catalog.authority.error" $registry) (not (include "golden-image.reference.error" $entry.reference)) -}}
-{{-     $errors = append $errors "`reference`: must begin with the registry's host, and its port where it has one of its own" -}}
+{{-   $remedy := include "golden-catalog.authority.error" $registry -}}
+{{-   if and $registry $remedy (not (include "golden-image.reference.error" $entry.reference)) -}}
+{{-     $errors = append $errors (printf "`reference`: must begin with the registry's host, and its port where it has one of its own; it %s" $remedy) -}}
 {{-   end -}}
 {{-   if hasKey $entry "digest" -}}{{- $errors = append $errors "`digest`: is not for container disks: their `reference` pins them (R2)" -}}{{- end -}}
 {{- end -}}
@@ -60,8 +61,14 @@ of the daemon (src/catalog/entry.rs, src/api/parse.rs, src/model). Arguments ent
 {{-     $read := fromYaml $document -}}
 {{-     if gt (len $parts) 0 -}}
 {{-       $errors = append $errors "`schematic`: must be one YAML document: take out the `---` that begins another one, even an empty one" -}}
+{{-     else if and (hasKey $read "Error") (regexMatch "(?m)^%YAML" $document) -}}
+{{-       $errors = append $errors "`schematic`: must be a schematic document without a `%YAML` line, since Helm reads YAML 1.1 alone: take the line out, and the `---` below it" -}}
 {{-     else if or (not $bare) (hasKey $read "Error") (has $bare (list "null" "~")) -}}
 {{-       $errors = append $errors "`schematic`: must be a schematic document, such as `customization: {}`" -}}
+{{-     else -}}
+{{-       with include "golden-catalog.yaml.doubled" $document -}}
+{{-         $errors = append $errors (printf "`schematic`: must be a schematic document in YAML: the key `%s` is given twice: keep one of them" .) -}}
+{{-       end -}}
 {{-     end -}}
 {{-   end -}}
 {{- end -}}
@@ -80,6 +87,31 @@ of the daemon (src/catalog/entry.rs, src/api/parse.rs, src/model). Arguments ent
 {{- include "golden-catalog.access.error" (dict "entry" $entry "out" $access) -}}
 {{- with $access.error -}}{{- $errors = append $errors . -}}{{- end -}}
 {{- $_ := set .out "errors" $errors -}}
+{{- end -}}
+
+{{- /*
+A key that stands twice in one map of a YAML text, or nothing. `fromYaml` takes the last one without a word; but written out again it has
+then fewer lines with that key. Nothing is said of a text with what has lines that may look like keys and are none: blocks of text, quotes over several
+lines, merges. `plan` and the daemon tell it of those too.
+*/ -}}
+{{- define "golden-catalog.yaml.doubled" -}}
+{{- $key := "(?m)^ *(- +)*(\"[^\"\\n]*\"|'[^'\\n]*'|[^\\s#'\"{\\[&*!|>%@,:-][^#:\\n]*)[ \\t]*:(\\s|$)" -}}
+{{- $text := regexReplaceAll "(?m)^\\s*#.*$" . "" -}}
+{{- if not (regexMatch "(?m)([|>][-+0-9]*[ \\t]*(#.*)?$|<<|^[^\"\\n]*\"([^\"\\n]*\"[^\"\\n]*\")*[^\"\\n]*$|^[^'\\n]*'([^'\\n]*'[^'\\n]*')*[^'\\n]*$)" $text) -}}
+{{-   $counts := dict -}}
+{{-   range $index, $form := list $text (toYaml (fromYaml $text)) -}}
+{{-     range regexFindAll $key $form -1 -}}
+{{-       $name := regexReplaceAll "^ *(- +)*|[ \\t]*:\\s*$" . "" | trimAll "\"'" -}}
+{{-       $_ := set $counts $name (add (get $counts $name | default 0) (ternary 1 -1 (eq $index 0))) -}}
+{{-     end -}}
+{{-   end -}}
+{{- /* A key such as `on` is written out as another word, and is not missing. */ -}}
+{{-   $missing := 0 -}}
+{{-   range values $counts -}}{{- $missing = add $missing . -}}{{- end -}}
+{{-   if gt $missing 0 -}}
+{{-     range $name, $count := $counts -}}{{- if gt $count 0 -}}{{- $name -}}{{- break -}}{{- end -}}{{- end -}}
+{{-   end -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* R18, as src/api/parse.rs and src/model/access.rs spell it. Arguments entry, out; sets out.error. */ -}}

@@ -21,6 +21,35 @@ app.kubernetes.io/name: golden-catalog
 app.kubernetes.io/component: controller
 {{- end }}
 
+{{/* The container image: `imageDigest` counts for more than what `image` has behind its `@`. */}}
+{{- define "golden-catalog.image" -}}
+{{- if get .Values "imageDigest" }}{{ regexReplaceAll "@.*$" .Values.image "" }}@{{ .Values.imageDigest }}{{ else }}{{ .Values.image }}{{ end }}
+{{- end }}
+
+{{/*
+The controller's resources. A spool on the node's own disk is told to the scheduler and to the kubelet, unless the values do it themselves:
+the request keeps the Pod from nodes without that much and from being evicted first, and the limit, beyond what the volume may hold, keeps
+it from the smaller one that a LimitRange of the namespace may give to whoever states none.
+*/}}
+{{- define "golden-catalog.controllerResources" -}}
+{{- $resources := .Values.controller.resources | default dict }}
+{{- $stated := or (hasKey (get $resources "requests" | default dict) "ephemeral-storage") (hasKey (get $resources "limits" | default dict) "ephemeral-storage") }}
+{{- if not (or .Values.spool.storageClass $stated) }}
+  {{- $volume := dict }}
+  {{- include "golden-image.size" (dict "given" .Values.spool.volumeSize "out" $volume) }}
+  {{- /* Logs are counted too. */}}
+  {{- $limits := dict "ephemeral-storage" (printf "%dMi" (div (add $volume.bytes 1073741824) 1048576)) }}
+  {{- $resources = merge (dict "limits" (merge $limits (get $resources "limits" | default dict))) $resources }}
+  {{- /* Without a request Kubernetes takes the limit for one. */}}
+  {{- $request := get .Values.spool "request" | default "0" }}
+  {{- $least := dict }}
+  {{- include "golden-image.size" (dict "given" $request "out" $least) }}
+  {{- if gt (int64 $least.bytes) (int64 $volume.bytes) }}{{ $request = .Values.spool.volumeSize }}{{ end }}
+  {{- $resources = merge (dict "requests" (merge (dict "ephemeral-storage" $request) (get $resources "requests" | default dict))) $resources }}
+{{- end }}
+{{- toYaml $resources }}
+{{- end }}
+
 {{/* The flags of the controller: the one place where they are. */}}
 {{- define "golden-catalog.controllerArgs" -}}
 - run
@@ -158,7 +187,8 @@ app.kubernetes.io/component: admission
 
 {{/* The host under which the API server reaches the webhook, for its certificate; empty: the Service. */}}
 {{- define "golden-catalog.webhookHost" -}}
-{{- with .Values.admission.advertisedURL }}{{ regexReplaceAll ":[0-9]*$" (urlParse .).host "" | trimPrefix "[" | trimSuffix "]" }}{{ end }}
+{{- /* What is no URL is told by the check, which may come later than this. */}}
+{{- with .Values.admission.advertisedURL }}{{ regexReplaceAll ":[0-9]*$" (regexReplaceAll "^[a-z]+://" (regexFind "^[a-z]+://[^/?#[:cntrl:]]*" .) "") "" | trimPrefix "[" | trimSuffix "]" }}{{ end }}
 {{- end }}
 
 {{/* What every webhook has alike. */}}

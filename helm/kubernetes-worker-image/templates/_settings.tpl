@@ -99,7 +99,9 @@ may hold a password, which a schema would repeat.
 {{- with .Values.storage -}}
 {{-   $size := dict -}}
 {{-   include "golden-image.size" (dict "given" . "out" $size) -}}
-{{-   with $size.error -}}{{- $wrong = append $wrong (printf "storage: %s" .) -}}{{- end -}}
+{{-   with $size.error -}}{{- $wrong = append $wrong (printf "storage: %s" .) -}}
+{{-   else -}}{{- with include "golden-catalog.size.small" $size.bytes -}}{{- $wrong = append $wrong (printf "storage: %s" .) -}}{{- end -}}
+{{-   end -}}
 {{- end -}}
 {{- $spool := dict -}}
 {{- $volume := dict -}}

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::{
     admission::{ImageFacts, Images},
-    api::GoldenImage,
+    api::{GoldenImage, yaml_fault},
     cli::Failure,
     foreign::{
         CdiConfig, Claim, DataSource, DataVolume, KubevirtMachineTemplate, MachineDeployment, MachineSet, StorageProfile, VirtualMachine,
@@ -127,8 +127,9 @@ impl Objects {
         for path in files {
             let read = if path.as_os_str() == "-" { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(path) };
             let text = read.map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
-            let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
-                .map_err(|error| Failure::usage(format!("{} is no YAML or JSON of Kubernetes objects: {error}", path.display())))?;
+            let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| {
+                Failure::usage(format!("{} is no YAML or JSON of Kubernetes objects: {}", path.display(), yaml_fault(&error)))
+            })?;
             documents.into_iter().for_each(|document| raw.add(document));
         }
         if raw.0.is_empty() {

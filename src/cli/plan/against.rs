@@ -10,11 +10,12 @@ use super::{
 };
 use crate::{
     api::{GoldenImage, parse_image},
+    catalog::precedence,
     cli::Failure,
     foreign::{Claim, DataVolume},
     golden::{Foretold, foretell, observe, wanted},
-    model::{Identity, Image, SchematicId, Target},
-    rules::{Freeze, Reason, duplicate_message, frozen_changes, frozen_message, taken_name_message},
+    model::{Identity, Image, Sameness, SchematicId, Target},
+    rules::{Freeze, Precedence, Reason, duplicate_message, frozen_changes, frozen_message, taken_name_message},
 };
 
 /// What is there.
@@ -54,13 +55,17 @@ impl Live {
 
 /// Adds to a report what the cluster says. `ids` are the schematics' IDs, one a candidate, as far as they are known.
 pub(super) fn hold_against(report: &mut Report, candidates: &[Candidate], ids: &[Option<SchematicId>], live: &Live) {
-    let mut owners: BTreeMap<Identity, String> = BTreeMap::new();
+    let mut owners: BTreeMap<Sameness, Precedence> = BTreeMap::new();
     let mut goldens: BTreeMap<String, String> = BTreeMap::new();
     for object in &live.images {
         let status = object.status.as_ref();
         let resolved = status.and_then(|status| status.schematic_id.as_ref()).and_then(|id| id.parse().ok());
-        if let Some(identity) = parse_image(object).ok().and_then(|image| image.identity(resolved.as_ref())) {
-            owners.entry(identity).or_insert_with(|| object.name_any());
+        for same in parse_image(object).iter().flat_map(|image| Sameness::of(image, resolved.as_ref())) {
+            let place = precedence(object);
+            let first = owners.entry(same).or_insert_with(|| place.clone());
+            if place < *first {
+                *first = place;
+            }
         }
         let made = status.map(|status| status.targets.as_slice()).unwrap_or_default().iter().filter_map(|target| target.golden.clone());
         goldens.extend(made.map(|golden| (golden, object.name_any())));
@@ -72,8 +77,8 @@ pub(super) fn hold_against(report: &mut Report, candidates: &[Candidate], ids: &
             problems.push(Problem { reason, field: None, line: candidate.line(), message, remedy: "" });
         };
         let own = live.images.iter().find(|object| object.name_any() == image.name.as_str());
-        let identity = image.identity(id.as_ref());
-        match (own, identity.as_ref().and_then(|identity| Some((identity, owners.get(identity)?)))) {
+        let ways = Sameness::of(image, id.as_ref());
+        match (own, ways.iter().find_map(|same| Some((same, owners.get(same)?.name())))) {
             (Some(object), _) => {
                 let freeze = |class: &str| object.status.as_ref().map_or(Freeze::Free, |status| status.freeze(class));
                 let changes = parse_image(object).map(|live| frozen_changes(&live, image, freeze)).unwrap_or_default();
@@ -81,8 +86,8 @@ pub(super) fn hold_against(report: &mut Report, candidates: &[Candidate], ids: &
                     refuse(Reason::EntryEdited, frozen_message(&candidate.shown(), &changes));
                 }
             }
-            (None, Some((identity, first))) if first != image.name.as_str() => {
-                refuse(Reason::DuplicateIdentity, duplicate_message(&candidate.shown(), first, identity.as_str()));
+            (None, Some((same, first))) if first != image.name.as_str() => {
+                refuse(Reason::DuplicateIdentity, duplicate_message(&candidate.shown(), first, same));
             }
             (None, _) => {}
         }

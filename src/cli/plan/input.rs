@@ -92,12 +92,11 @@ pub(super) fn read(file: &str, text: &str) -> Result<Found, InputError> {
         return Err(InputError::Nothing { file: file.to_owned() });
     }
     let candidates = read_values(file, text, root)?;
+    let wrong = |path: &str, what: String| InputError::Form { file: file.to_owned(), line: root.line_of(path), what };
+    settings::of_chart(root).map_err(|(path, what)| wrong(&path, what))?;
     let settings = settings::of_values(root);
-    settings::parse(settings.clone()).map_err(|(path, what)| InputError::Form {
-        file: file.to_owned(),
-        line: root.line_of(&format!("settings.{path}")),
-        what: format!("the settings are wrong: {what}"),
-    })?;
+    settings::parse(settings.clone())
+        .map_err(|(path, what)| wrong(&format!("settings.{path}"), format!("the settings are wrong: {what}")))?;
     Ok(Found { candidates, settings })
 }
 
@@ -345,9 +344,15 @@ mod tests {
     #[case("images: []\nsettings:\n  workers: 0\n", "f:3: the settings are wrong: `workers` must be at least 1")]
     #[case("images: []\nsettings:\n  workers: 2\n  wrkers: 2\n", "f:4: the settings are wrong: `wrkers`: unknown field")]
     #[case("images: []\n---\nimages: []\n", "f:3: a values file is one document")]
+    #[case("images: []\nsettings: 5\n", "f:2: `settings` must be a map")]
+    #[case("images: []\nspool: [8Gi]\n", "f:2: `spool` must be a map")]
+    #[case(
+        "images: []\nsettings:\n  egress:\n    proxy:\n      https: http://u:hunter2@p.example:3128\n",
+        "f:5: `settings.egress.proxy.https` must not hold a password, because settings are kept in a ConfigMap: put"
+    )]
     #[case("images: [\n", "f is not valid YAML")]
     fn a_file_of_another_form_is_told(#[case] text: &str, #[case] expected: &str) {
         let error = read("f", text).expect_err("form").to_string();
-        assert!(error.starts_with(expected), "{error}");
+        assert!(error.starts_with(expected) && !error.contains("hunter2"), "{error}");
     }
 }

@@ -8,7 +8,7 @@ use super::input::Candidate;
 use crate::{
     cli::Exit,
     intake::{Extent, Seen},
-    model::{DiskSize, Identity, Image, Schematic, SchematicId, Source, VolumeMode},
+    model::{DiskSize, Image, Sameness, Schematic, SchematicId, Source, VolumeMode},
     rules::{
         Reason,
         class::Shape,
@@ -217,12 +217,12 @@ fn local_id(candidate: &Candidate, peek: &Peek) -> Option<SchematicId> {
 
 /// R3 over all files, and one name for one image: the later is refused, naming the first.
 fn duplicates(candidates: &[Candidate], ids: &[Option<SchematicId>]) -> Vec<Option<Problem>> {
-    let (mut identities, mut names): (BTreeMap<Identity, String>, BTreeMap<String, String>) = Default::default();
+    let (mut images, mut names): (BTreeMap<Sameness, String>, BTreeMap<String, String>) = Default::default();
     let mut judge = |candidate: &Candidate, id: Option<&SchematicId>| {
         let image = candidate.image.as_ref().ok()?;
-        let identity = image.identity(id);
-        if let Some((identity, first)) = identity.as_ref().and_then(|identity| Some((identity, identities.get(identity)?))) {
-            let message = duplicate_message(&candidate.shown(), first, identity.as_str());
+        let ways = Sameness::of(image, id);
+        if let Some((same, first)) = ways.iter().find_map(|same| Some((same, images.get(same)?))) {
+            let message = duplicate_message(&candidate.shown(), first, same);
             return Some(Problem { reason: Reason::DuplicateIdentity, field: None, line: candidate.line(), message, remedy: "" });
         }
         if let Some(first) = names.get(image.name.as_str()) {
@@ -230,7 +230,7 @@ fn duplicates(candidates: &[Candidate], ids: &[Option<SchematicId>]) -> Vec<Opti
             let field = Some("name".to_owned());
             return Some(Problem { reason: Reason::InvalidEntry, field, line: candidate.line(), message, remedy: "" });
         }
-        identities.extend(identity.map(|identity| (identity, candidate.shown())));
+        images.extend(ways.into_iter().map(|same| (same, candidate.shown())));
         names.insert(image.name.to_string(), candidate.shown());
         None
     };

@@ -144,6 +144,33 @@ fn a_document_and_its_id_are_one_image() {
     assert_eq!(report.images[0].goldens[0].name, Some(format!("talos-worker-{ID}-v1.13.6")));
 }
 
+/// Whatever ID a factory gives to a document, it gives it to each who has the same; and who has got it is still known by it.
+#[test]
+fn one_document_twice_is_one_image_before_its_factory_is_asked() {
+    let entry = |name: &str, of: &str, more: &str| format!("- {{name: {name}, schematic: {of}, version: v1.13.6{more}}}\n");
+    let list = [
+        entry("a", "{customization: {unheardOf: 1, more: 2}}", ""),
+        entry("b", "'{customization: {more: 2, unheardOf: 1}}'", ", architecture: amd64"),
+        entry("c", "{customization: {unheardOf: 2}}", ""),
+        entry("d", "{customization: {unheardOf: 1, more: 2}}", ", architecture: arm64"),
+    ];
+    let candidates = candidates(&format!("images:\n{}", list.concat()));
+    assert_eq!(worth_asking(&candidates), [true, false, true, true]);
+    let Peek::Served(answer) = served(None, None) else { unreachable!() };
+    let answered = Peek::Served(Served { schematic_id: Some(ID.parse().expect("ID")), ..answer });
+    for first in [Peek::NotAsked, answered] {
+        let report = judge(&candidates, &[first, Peek::NotAsked, Peek::NotAsked, Peek::NotAsked]);
+        let refused: Vec<_> = report.images.iter().filter(|row| row.verdict == Verdict::Refused).map(|row| &row.problems[0]).collect();
+        let [problem] = refused[..] else { panic!("{refused:?}") };
+        assert_eq!((problem.reason, problem.line), (Reason::DuplicateIdentity, 3));
+        assert!(
+            problem.message.contains("is the same image as a (values.yaml:2) (their `schematic` is one document)"),
+            "{}",
+            problem.message
+        );
+    }
+}
+
 #[test]
 fn one_name_is_one_image_and_one_golden() {
     let list = candidates(

@@ -29,7 +29,7 @@ pub(super) enum Kind {
 /// # Errors
 /// What is wrong with the YAML, and in which line.
 pub(super) fn documents(text: &str) -> Result<Vec<Node>, String> {
-    let nodes: Vec<Node> = serde_saphyr::from_multiple(text).map_err(|error| crate::catalog::yaml_fault(&error))?;
+    let nodes: Vec<Node> = serde_saphyr::from_multiple(text).map_err(|error| crate::api::yaml_fault(&error))?;
     Ok(nodes.into_iter().filter(|node| node.kind != Kind::Scalar(Value::Null)).collect())
 }
 

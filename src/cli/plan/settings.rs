@@ -55,6 +55,29 @@ pub(super) fn of_values(root: &Node) -> Map<String, Value> {
     settings
 }
 
+/// What the chart refuses of its values and the daemon would not.
+///
+/// # Errors
+/// The value's path, and what is wrong with it.
+pub(super) fn of_chart(root: &Node) -> Result<(), (String, String)> {
+    for key in ["settings", "spool"] {
+        if root.get(key).is_some_and(|node| !matches!(node.kind, Kind::Map(_) | Kind::Scalar(Value::Null))) {
+            return Err((key.to_owned(), format!("`{key}` must be a map")));
+        }
+    }
+    let proxy = root.get("settings").and_then(|settings| settings.get("egress")).and_then(|egress| egress.get("proxy"));
+    for key in ["http", "https"] {
+        if proxy.and_then(|proxy| proxy.get(key)).and_then(Node::text).is_some_and(|address| address.contains('@')) {
+            let path = format!("settings.egress.proxy.{key}");
+            let what = format!(
+                "`{path}` must not hold a password, because settings are kept in a ConfigMap: put HTTP_PROXY, HTTPS_PROXY and NO_PROXY into a Secret and name it in `controller.proxySecret`"
+            );
+            return Err((path, what));
+        }
+    }
+    Ok(())
+}
+
 /// The members of a map that are not empty text, an empty map or null.
 fn given(value: &Value) -> Map<String, Value> {
     let member = |(key, value): (&String, &Value)| {
@@ -85,11 +108,7 @@ pub(super) fn merge(base: &mut Map<String, Value>, over: Map<String, Value>) {
 /// # Errors
 /// The field's path, and what is wrong with it.
 pub(super) fn parse(settings: Map<String, Value>) -> Result<Settings, (String, String)> {
-    let settings: Settings = serde_path_to_error::deserialize(Value::Object(settings)).map_err(|error| {
-        let path = error.path().to_string();
-        let what = format!("`{path}`: {}", public_words(&error.inner().to_string()));
-        (path, what)
-    })?;
+    let settings = Settings::of(Value::Object(settings))?;
     settings.check().map_err(|error| match &error {
         SettingsError::Value { field, .. } => ((*field).to_owned(), error.to_string()),
         _ => (String::new(), error.to_string()),
