@@ -45,7 +45,7 @@ async fn decide(request: &Request, scene: &Scene, live: &Live, daemon: &str) -> 
     }
     let name = was.metadata.name.clone().unwrap_or_default();
     let kind = request.kind.kind.as_str();
-    let image = scene.images.of_golden(&name);
+    let image = scene.images.of_found(&name, &was.metadata);
     let holds = match touches.contains(&Touch::Delete) {
         true => holds(request, old, &name, scene, live).await?,
         false => Holds::Disk,

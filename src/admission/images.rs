@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 
 use crate::{
@@ -13,6 +14,7 @@ use crate::{
     rules::{
         Reason,
         clone::{Access, SourceVolume, Target},
+        marks,
     },
     world::Store,
 };
@@ -202,9 +204,24 @@ impl Default for Images {
 impl Images {
     /// The image a golden of this name belongs to: of several the one that has it on record, then the oldest.
     pub fn of_golden(&self, golden: &str) -> Option<Arc<ImageFacts>> {
+        self.first(golden, |_, _| true)
+    }
+
+    /// The image that what stands under a golden's name belongs to. One that foresees the name says nothing of what another image left there
+    /// (R18): it must have it on record, or be what the labels of the claim or DataVolume say it is.
+    pub fn of_found(&self, golden: &str, meta: &ObjectMeta) -> Option<Arc<ImageFacts>> {
+        let identity = meta.labels.as_ref().and_then(|labels| labels.get(marks::IDENTITY));
+        // Made before the identity was written on it, or taken off by hand: of the image's name, unless it says whom it is for.
+        let says_for_whom = meta.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(marks::ACCESS));
+        self.first(golden, |image, record| {
+            record.claim_uid.is_some() || identity.map_or(!says_for_whom, |identity| image.identity.as_ref() == Some(identity))
+        })
+    }
+
+    fn first(&self, golden: &str, counts: impl Fn(&ImageFacts, &GoldenRecord) -> bool) -> Option<Arc<ImageFacts>> {
         let names = self.by_golden.read().unwrap_or_else(PoisonError::into_inner).get(golden).cloned()?;
         let images = names.iter().filter_map(|name| self.store.get("", name));
-        images.min_by_key(|image| {
+        images.filter(|image| image.golden(golden).is_some_and(|record| counts(image, record))).min_by_key(|image| {
             let record = image.golden(golden);
             let rank = record.map(|record| (record.claim_uid.is_none(), !record.is_recorded));
             (rank, image.created, image.name.clone())

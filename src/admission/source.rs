@@ -53,7 +53,11 @@ pub fn source_facts(source: &Source, found: &Found, images: &Images, catalog: &s
             }
         },
     };
-    let image = images.of_golden(&golden);
+    let standing = found.claim.as_ref().map(|claim| &claim.metadata).or_else(|| found.volume.as_ref().map(|volume| &volume.metadata));
+    let image = match standing {
+        Some(meta) => images.of_found(&golden, meta),
+        None => images.of_golden(&golden),
+    };
     let Some(claim) = &found.claim else {
         return Ok(match image {
             Some(image) => SourceFacts::Golden(unmade(&golden, &image, found)),

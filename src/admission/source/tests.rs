@@ -166,3 +166,65 @@ fn r13_a_volume_that_was_not_taken_over_is_cloned_by_nobody() {
     let few = json!({ "policy": "Selected", "namespaceSelector": { "matchLabels": { "licensed": "yes" } } });
     assert_eq!(of(Some(few), "Resolving"), [Rule::R18]);
 }
+
+/// R18: a licensed golden outlives its image, and another image of its name says nothing about it.
+#[rstest]
+#[case::nobodys(&[], &[Rule::R18], None)]
+#[case::of_the_same_name(&[("win", "https://x.example/other.qcow2", false, None)], &[Rule::R18], None)]
+#[case::on_record_without_its_claim(&[("win", "https://x.example/other.qcow2", false, Some(json!({ "golden": GOLDEN })))], &[Rule::R18], None)]
+#[case::its_own_made_again(&[("win", "https://x.example/a.qcow2", false, None)], &[], Some("win"))]
+#[case::its_own_beside_an_older_one(&[("also", "https://x.example/other.qcow2", false, Some(json!({ "golden": GOLDEN }))), ("win", "https://x.example/a.qcow2", true, None)], &[Rule::R18], Some("win"))]
+#[case::on_its_record(&[("win", "https://x.example/other.qcow2", false, Some(json!({ "golden": GOLDEN, "claimUID": "pvc" })))], &[], Some("win"))]
+fn r18_who_decides_is_the_image_it_belongs_to(
+    #[case] all: &[(&str, &str, bool, Option<Value>)],
+    #[case] expected: &[Rule],
+    #[case] belongs: Option<&str>,
+    #[values(false, true)] has_volume: bool,
+) {
+    let mut claim = claim();
+    claim["metadata"]["labels"][marks::IDENTITY] = identity("https://x.example/a.qcow2").into();
+    claim["metadata"]["annotations"][marks::ACCESS] = LICENSED.into();
+    let volume = has_volume.then(|| with_volume(&mut claim));
+    let all: Vec<Value> = all
+        .iter()
+        .map(|(name, url, is_selected, target)| {
+            let few = json!({ "policy": "Selected", "namespaceSelector": { "matchLabels": { "licensed": "yes" } } });
+            let mut target = target.clone().unwrap_or_else(|| json!({}));
+            target["requestedClass"] = "replicated".into();
+            image(name, url, is_selected.then_some(few), json!({ "targets": [target] }))
+        })
+        .collect();
+    let source = facts_of(claim, volume, &all);
+    assert!(matches!(&source, SourceFacts::Golden(golden) if golden.image.as_deref() == belongs), "{source:?}");
+    let verdict = verdict(source);
+    assert_eq!(broken(&verdict), expected, "{verdict:?}");
+}
+
+/// What does not say what it is goes by its name, and is never for more than it says itself.
+#[rstest]
+#[case::says_nothing(None, Some("win"))]
+#[case::says_for_whom(Some(LICENSED), None)]
+#[case::says_for_all(Some("AllTenants"), None)]
+fn r18_a_golden_without_an_identity(#[case] access: Option<&str>, #[case] belongs: Option<&str>) {
+    let mut claim = claim();
+    if let Some(access) = access {
+        claim["metadata"]["annotations"][marks::ACCESS] = access.into();
+    }
+    let volume = with_volume(&mut claim);
+    let source = facts_of(claim, Some(volume), &[image("win", "https://x.example/a.qcow2", None, json!({}))]);
+    assert!(matches!(&source, SourceFacts::Golden(golden) if golden.image.as_deref() == belongs), "{source:?}");
+}
+
+/// An import of another image that has no claim yet: nothing that the image of its name makes.
+#[test]
+fn r13_another_images_import_is_not_waited_for() {
+    let url = "https://x.example/a.qcow2";
+    let of = |identity: String| {
+        let volume = json!({ "metadata": { "name": GOLDEN, "namespace": CATALOG, "labels": { marks::GOLDEN: "true", marks::IDENTITY: identity } }, "spec": {}, "status": { "phase": "Pending" } });
+        let found = Found { volume: Some(serde_json::from_value(volume).expect("a DataVolume")), ..Found::default() };
+        let all = images(&[image("win", url, None, json!({}))]);
+        source_facts(&Source::Claim(GOLDEN.to_owned()), &found, &all, CATALOG).expect("everything has been read")
+    };
+    assert!(matches!(of(identity(url)), SourceFacts::Golden(_)));
+    assert_eq!(of(identity("https://x.example/other.qcow2")), SourceFacts::Missing);
+}
