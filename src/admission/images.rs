@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 
 use crate::{
-    api::{ConditionType, GoldenImage, TargetStatus, find_condition, parse_image},
+    api::{ConditionType, DeletionPolicy, GoldenImage, TargetStatus, find_condition, parse_image},
     model::{DiskSize, VolumeMode},
     rules::{
         Reason,
@@ -61,7 +61,11 @@ impl ImageFacts {
         let resolved = status.schematic_id.as_ref().and_then(|id| id.parse().ok());
         let identity = parsed.as_ref().and_then(|image| image.identity(resolved.as_ref())).map(|identity| identity.to_string());
         // A golden that is to go, and is not there, is made for nobody.
-        let retired = (image.spec.retire == Some(true)).then(|| (Reason::Retired, "The image is retired.".to_owned()));
+        let is_deleted = image.metadata.deletion_timestamp.is_some() && image.spec.deletion_policy == Some(DeletionPolicy::Delete);
+        let retired = match image.spec.retire {
+            Some(true) => Some((Reason::Retired, "the image is retired".to_owned())),
+            _ => is_deleted.then(|| (Reason::Retiring, "the image is being deleted".to_owned())),
+        };
         let of_image = stalled(&status.conditions);
         // The image's Stalled repeats the one of its worst target, which is nothing to the others.
         let is_of_a_target = of_image.is_some() && status.targets.iter().any(|target| stalled(&target.conditions) == of_image);
@@ -311,6 +315,27 @@ mod tests {
         let unmade = with(serde_json::Value::Null);
         let failed = unmade.golden("vm-default-images-u-fast").and_then(|record| record.failed.clone());
         assert_eq!(failed.map(|(reason, _)| reason), Some(Reason::Retiring));
+    }
+
+    /// What is to go is not made any more: deleted with `Delete` like retired. With `Retain` there is nothing to wait for.
+    #[test]
+    fn what_is_to_go_is_made_for_nobody() {
+        let failed = |change: fn(&mut serde_json::Value)| {
+            let status = json!({"targets": [{"requestedClass": "replicated", "golden": "vm-default-images-u", "conditions": []}]});
+            let mut value = serde_json::to_value(ubuntu("u", status)).expect("JSON");
+            change(&mut value);
+            let facts = ImageFacts::of(&image(value));
+            facts.goldens.into_iter().map(|record| record.failed.map(|(reason, _)| reason)).collect::<Vec<_>>()
+        };
+        assert_eq!(failed(|_| {}), [None, None]);
+        assert_eq!(failed(|image| image["spec"]["retire"] = true.into()), [Some(Reason::Retired); 2]);
+        assert_eq!(failed(|image| image["spec"]["deletionPolicy"] = "Delete".into()), [None, None]);
+        let change = |image: &mut serde_json::Value| {
+            image["spec"]["deletionPolicy"] = "Delete".into();
+            image["metadata"]["deletionTimestamp"] = "2026-11-30T10:00:00Z".into();
+        };
+        assert_eq!(failed(change), [Some(Reason::Retiring); 2]);
+        assert_eq!(failed(|image| image["metadata"]["deletionTimestamp"] = "2026-11-30T10:00:00Z".into()), [None, None]);
     }
 
     #[test]
