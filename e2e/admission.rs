@@ -40,3 +40,5 @@ mod stage;
 mod stand;
 #[path = "upstream/mod.rs"]
 mod upstream;
+#[path = "admission/ways.rs"]
+mod ways;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     harness,
-    objects::{Disk, Form, RIGHT, data_source, object},
+    objects::{Disk, Form, RIGHT, by_pointer, data_source, object},
     stand::{CATALOG, NAMESPACE, Stand, create, own_cluster, replace, stand},
 };
 
@@ -108,10 +108,20 @@ async fn with_nobody_to_ask_only_clones_of_goldens_are_refused() {
     delete(&cluster, "", &described).await;
     let pointer = json!({ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": { "name": "own-pointer" },
         "spec": { "sourceRef": { "kind": "DataSource", "name": "own" }, "storage": {} } });
-    create(&cluster, &tenant, &pointer, true).await.expect_err("where a pointer leads only the webhook can tell");
+    let mut pointed: Vec<Value> = [Form::Machine, Form::Template].map(|form| by_pointer(object(form, "own-pointer", RIGHT), "own")).into();
+    pointed.push(pointer);
+    pointed.push(json!({ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataSource", "metadata": { "name": "own-pointer" },
+        "spec": { "source": { "dataSource": { "namespace": &*tenant, "name": "own" } } } }));
+    for asked in &pointed {
+        let refused = create(&cluster, &tenant, asked, true).await.expect_err("where a pointer leads only the webhook can tell");
+        assert!(refused.message.contains("failed calling webhook"), "{}: {}", asked["kind"], refused.message);
+    }
 
     stand.start(&cluster).await;
     create(&cluster, &tenant, &object(Form::Volume, "again", RIGHT), false).await.expect("the same clone is admitted again");
+    for asked in &pointed {
+        create(&cluster, &tenant, asked, true).await.unwrap_or_else(|refused| panic!("it leads elsewhere: {}", refused.message));
+    }
 }
 
 async fn delete(cluster: &harness::Cluster, namespace: &str, object: &Value) {

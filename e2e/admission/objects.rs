@@ -109,3 +109,15 @@ pub fn data_source(name: &str) -> Value {
     json!({ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataSource", "metadata": { "name": name },
         "spec": { "source": { "pvc": { "namespace": "cozy-public", "name": name } } } })
 }
+
+/// A VM or machine template whose disk names a DataSource of its own namespace instead.
+pub fn by_pointer(mut object: Value, data_source: &str) -> Value {
+    let machine = match object["kind"].as_str() {
+        Some("VirtualMachine") => &mut object["spec"],
+        _ => &mut object["spec"]["template"]["spec"]["virtualMachineTemplate"]["spec"],
+    };
+    let disk = &mut machine["dataVolumeTemplates"][0]["spec"];
+    disk.as_object_mut().expect("a disk").remove("source");
+    disk["sourceRef"] = json!({ "kind": "DataSource", "name": data_source });
+    object
+}

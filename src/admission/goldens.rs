@@ -52,12 +52,14 @@ async fn decide(request: &Request, scene: &Scene, live: &Live, daemon: &str) -> 
     }
     let name = was.metadata.name.clone().unwrap_or_default();
     let kind = request.kind.kind.as_str();
-    let image = scene.images.of_golden(&name);
+    let image = scene.images.of_found(&name, &was.metadata);
     let holds = match touches.contains(&Touch::Delete) {
         true => holds(request, old, &name, scene, live).await?,
         false => Holds::Disk,
     };
-    let identity: Option<Identity> = image.as_ref().and_then(|image| image.identity.as_ref()?.parse().ok());
+    // What it says itself before what its image says, as the fence takes it: a golden outlives its image, and WorkerClasses name it by this.
+    let said: Option<Identity> = was.metadata.labels.as_ref().and_then(|labels| labels.get(marks::IDENTITY)?.parse().ok());
+    let identity = said.or_else(|| image.as_ref()?.identity.as_ref()?.parse().ok());
     let mut refusals = Vec::new();
     for touch in touches {
         let write = GoldenWrite {
@@ -149,7 +151,12 @@ pub async fn judge_namespace(request: &Request, scene: &Scene, live: &Live) -> A
         return Answer::allow();
     }
     let goldens = live.goldens().await.map(|claims| {
-        let keeps = |claim: &Claim| facts::fence(claim) != Fence::Retired && claim.metadata.deletion_timestamp.is_none();
+        // CDI's temporaries carry our mark too; they go by themselves, and nothing could retire them.
+        let keeps = |claim: &Claim| {
+            is_guarded(&claim.metadata, &scene.catalog)
+                && facts::fence(claim) != Fence::Retired
+                && claim.metadata.deletion_timestamp.is_none()
+        };
         claims.iter().filter(|claim| keeps(claim)).filter_map(|claim| claim.metadata.name.clone()).collect()
     });
     match may_delete_catalog(&scene.catalog, &goldens) {

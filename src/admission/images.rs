@@ -5,14 +5,16 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 
 use crate::{
-    api::{ConditionType, GoldenImage, TargetStatus, find_condition, parse_image},
+    api::{ConditionType, DeletionPolicy, GoldenImage, TargetStatus, find_condition, parse_image},
     model::{DiskSize, VolumeMode},
     rules::{
         Reason,
         clone::{Access, SourceVolume, Target},
+        marks,
     },
     world::Store,
 };
@@ -59,7 +61,11 @@ impl ImageFacts {
         let resolved = status.schematic_id.as_ref().and_then(|id| id.parse().ok());
         let identity = parsed.as_ref().and_then(|image| image.identity(resolved.as_ref())).map(|identity| identity.to_string());
         // A golden that is to go, and is not there, is made for nobody.
-        let retired = (image.spec.retire == Some(true)).then(|| (Reason::Retired, "The image is retired.".to_owned()));
+        let is_deleted = image.metadata.deletion_timestamp.is_some() && image.spec.deletion_policy == Some(DeletionPolicy::Delete);
+        let retired = match image.spec.retire {
+            Some(true) => Some((Reason::Retired, "the image is retired".to_owned())),
+            _ => is_deleted.then(|| (Reason::Retiring, "the image is being deleted".to_owned())),
+        };
         let of_image = stalled(&status.conditions);
         // The image's Stalled repeats the one of its worst target, which is nothing to the others.
         let is_of_a_target = of_image.is_some() && status.targets.iter().any(|target| stalled(&target.conditions) == of_image);
@@ -202,9 +208,24 @@ impl Default for Images {
 impl Images {
     /// The image a golden of this name belongs to: of several the one that has it on record, then the oldest.
     pub fn of_golden(&self, golden: &str) -> Option<Arc<ImageFacts>> {
+        self.first(golden, |_, _| true)
+    }
+
+    /// The image that what stands under a golden's name belongs to. One that foresees the name says nothing of what another image left there
+    /// (R18): it must have it on record, or be what the labels of the claim or DataVolume say it is.
+    pub fn of_found(&self, golden: &str, meta: &ObjectMeta) -> Option<Arc<ImageFacts>> {
+        let identity = meta.labels.as_ref().and_then(|labels| labels.get(marks::IDENTITY));
+        // Made before the identity was written on it, or taken off by hand: of the image's name, unless it says whom it is for.
+        let says_for_whom = meta.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(marks::ACCESS));
+        self.first(golden, |image, record| {
+            record.claim_uid.is_some() || identity.map_or(!says_for_whom, |identity| image.identity.as_ref() == Some(identity))
+        })
+    }
+
+    fn first(&self, golden: &str, counts: impl Fn(&ImageFacts, &GoldenRecord) -> bool) -> Option<Arc<ImageFacts>> {
         let names = self.by_golden.read().unwrap_or_else(PoisonError::into_inner).get(golden).cloned()?;
         let images = names.iter().filter_map(|name| self.store.get("", name));
-        images.min_by_key(|image| {
+        images.filter(|image| image.golden(golden).is_some_and(|record| counts(image, record))).min_by_key(|image| {
             let record = image.golden(golden);
             let rank = record.map(|record| (record.claim_uid.is_none(), !record.is_recorded));
             (rank, image.created, image.name.clone())
@@ -294,6 +315,27 @@ mod tests {
         let unmade = with(serde_json::Value::Null);
         let failed = unmade.golden("vm-default-images-u-fast").and_then(|record| record.failed.clone());
         assert_eq!(failed.map(|(reason, _)| reason), Some(Reason::Retiring));
+    }
+
+    /// What is to go is not made any more: deleted with `Delete` like retired. With `Retain` there is nothing to wait for.
+    #[test]
+    fn what_is_to_go_is_made_for_nobody() {
+        let failed = |change: fn(&mut serde_json::Value)| {
+            let status = json!({"targets": [{"requestedClass": "replicated", "golden": "vm-default-images-u", "conditions": []}]});
+            let mut value = serde_json::to_value(ubuntu("u", status)).expect("JSON");
+            change(&mut value);
+            let facts = ImageFacts::of(&image(value));
+            facts.goldens.into_iter().map(|record| record.failed.map(|(reason, _)| reason)).collect::<Vec<_>>()
+        };
+        assert_eq!(failed(|_| {}), [None, None]);
+        assert_eq!(failed(|image| image["spec"]["retire"] = true.into()), [Some(Reason::Retired); 2]);
+        assert_eq!(failed(|image| image["spec"]["deletionPolicy"] = "Delete".into()), [None, None]);
+        let change = |image: &mut serde_json::Value| {
+            image["spec"]["deletionPolicy"] = "Delete".into();
+            image["metadata"]["deletionTimestamp"] = "2026-11-30T10:00:00Z".into();
+        };
+        assert_eq!(failed(change), [Some(Reason::Retiring); 2]);
+        assert_eq!(failed(|image| image["metadata"]["deletionTimestamp"] = "2026-11-30T10:00:00Z".into()), [None, None]);
     }
 
     #[test]

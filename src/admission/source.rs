@@ -6,10 +6,13 @@ use crate::{
     rules::{
         Reason,
         clone::{Access, Fence, GoldenFacts, Known, Progress, Source, SourceFacts, SourceVolume, Unknown},
-        golden::{Vouched, golden_ready, is_golden, is_temporary},
+        golden::{Vouched, golden_ready, is_temporary},
         marks,
     },
-    world::{evidence::object_marks, facts},
+    world::{
+        evidence::{is_guarded, object_marks},
+        facts,
+    },
 };
 
 /// What was read under a name.
@@ -50,7 +53,11 @@ pub fn source_facts(source: &Source, found: &Found, images: &Images, catalog: &s
             }
         },
     };
-    let image = images.of_golden(&golden);
+    let standing = found.claim.as_ref().map(|claim| &claim.metadata).or_else(|| found.volume.as_ref().map(|volume| &volume.metadata));
+    let image = match standing {
+        Some(meta) => images.of_found(&golden, meta),
+        None => images.of_golden(&golden),
+    };
     let Some(claim) = &found.claim else {
         return Ok(match image {
             Some(image) => SourceFacts::Golden(unmade(&golden, &image, found)),
@@ -60,14 +67,14 @@ pub fn source_facts(source: &Source, found: &Found, images: &Images, catalog: &s
     };
     let empty = Default::default();
     let (labels, annotations) = (claim.metadata.labels.as_ref().unwrap_or(&empty), claim.metadata.annotations.as_ref().unwrap_or(&empty));
-    let found_marks = object_marks(&claim.metadata, labels, annotations);
-    if is_temporary(found_marks, catalog) {
+    if is_temporary(object_marks(&claim.metadata, labels, annotations), catalog) {
         return Ok(SourceFacts::Temporary);
     }
-    let record = image.as_ref().and_then(|image| image.golden(&golden));
-    let recorded_uid = record.and_then(|record| record.claim_uid.as_deref());
-    // One whose mark was taken off by hand is a golden still: its UID is on record. So is whatever else stands under a golden's name: it is told as replaced.
-    if is_golden(found_marks, catalog, recorded_uid).is_err() && recorded_uid.is_none() {
+    let recorded_uid = image.as_ref().and_then(|image| image.golden(&golden)?.claim_uid.as_deref());
+    // What the fence is around is never a hand-made image, whether a DataVolume or a record knows it or not: who is let in is judged by the
+    // same test as what is retired. One whose mark was taken off by hand is a golden still: its UID is on record. So is whatever else stands
+    // under a golden's name: it is told as replaced.
+    if !is_guarded(&claim.metadata, catalog) && recorded_uid.is_none() {
         return Ok(unmarked(found));
     }
     Ok(SourceFacts::Golden(made(&golden, claim, image.as_deref(), found)))
@@ -118,7 +125,11 @@ fn claim_annotation<'a>(claim: &'a Claim, key: &str) -> Option<&'a str> {
 
 fn made(golden: &str, claim: &Claim, image: Option<&ImageFacts>, found: &Found) -> GoldenFacts {
     let record = image.and_then(|image| image.golden(golden));
-    let recorded_uid = record.and_then(|record| record.claim_uid.as_deref());
+    // Without an image nobody has another volume on record, and the mark says that this one was a golden.
+    let recorded_uid = match image {
+        Some(_) => record.and_then(|record| record.claim_uid.as_deref()),
+        None => claim.metadata.uid.as_deref(),
+    };
     let vouched = if image.is_some() { Vouched::Verified } else { Vouched::Adopted };
     let ready = golden_ready(found.volume.as_ref().map(facts::volume_seen), Some(facts::claim_seen(claim)), recorded_uid, vouched);
     let failed = || record.and_then(|record| record.failed.clone());
@@ -128,7 +139,11 @@ fn made(golden: &str, claim: &Claim, image: Option<&ImageFacts>, found: &Found) 
             (Reason::GoldenTerminating, _) => Progress::Terminating,
             (_, Some((reason, message))) => Progress::Failed { reason, message },
             (Reason::Importing | Reason::Queued, None) => Progress::Pending(not_ready.message),
-            // Without a DataVolume and not on record, but controlled by one of its name: the watch is a moment behind.
+            // Without a DataVolume and not on record: somebody put it there, and it waits for a person's word; or it has not been looked at.
+            (Reason::NameConflict, None) if record.is_some_and(|record| record.waits_for == Reason::GoldenReplaced.as_str()) => {
+                let message = "a volume stands under the golden's name that the catalog has not taken over".to_owned();
+                Progress::Failed { reason: Reason::GoldenReplaced, message }
+            }
             (Reason::NameConflict, None) => Progress::Pending("it is being looked at".to_owned()),
             (reason, None) => Progress::Failed { reason, message: not_ready.message },
         },
@@ -151,3 +166,6 @@ fn made(golden: &str, claim: &Claim, image: Option<&ImageFacts>, found: &Found) 
         targets: image.map(ImageFacts::targets).unwrap_or_default(),
     }
 }
+
+#[cfg(test)]
+mod tests;

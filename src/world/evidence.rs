@@ -20,7 +20,7 @@ use crate::{
     rules::{
         consumers::Evidence,
         copied::copy_cause,
-        golden::{ObjectMarks, is_temporary},
+        golden::{self, ObjectMarks, is_temporary},
         marks,
         pool::{Pool, PoolClue, disk_pool, machine_pool},
         stuck::waits_for_somebody,
@@ -80,19 +80,16 @@ pub fn object_marks<'a>(
     ObjectMarks {
         namespace: meta.namespace.as_deref().unwrap_or_default(),
         name: meta.name.as_deref().unwrap_or_default(),
-        uid: meta.uid.as_deref(),
         labels,
         annotations,
         controller: controller(meta),
     }
 }
 
-/// Whether an object of the catalog namespace carries our mark and is none of CDI's temporaries, onto which CDI copies labels: what the
-/// fence is around (R23), for the leader and for admission alike.
+/// [`rules::golden::is_guarded`](crate::rules::golden::is_guarded) of an object as it is read.
 pub fn is_guarded(meta: &ObjectMeta, catalog_namespace: &str) -> bool {
     let (labels, annotations) = (texts(meta.labels.as_ref()), texts(meta.annotations.as_ref()));
-    labels.get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE)
-        && !is_temporary(object_marks(meta, &labels, &annotations), catalog_namespace)
+    golden::is_guarded(object_marks(meta, &labels, &annotations), catalog_namespace)
 }
 
 /// The pool of a VirtualMachine's disks: by its labels, else it is the pool itself.

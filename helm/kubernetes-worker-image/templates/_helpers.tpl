@@ -211,9 +211,9 @@ clientConfig:
   {{- end }}
 {{- end }}
 
-{{/* CEL: whether a DataVolume's spec names the catalog namespace as the source of a clone. */}}
+{{/* CEL: whether a DataVolume's spec names the catalog namespace as the source of a clone, or a DataSource anywhere: only the webhook can follow that. */}}
 {{- define "golden-catalog.cel.names" -}}
-{{ .spec }}.?source.?pvc.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?source.?snapshot.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?sourceRef.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?pvc.?dataSourceRef.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?storage.?dataSourceRef.?namespace.orValue('') == {{ .catalog }}
+{{ .spec }}.?source.?pvc.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?source.?snapshot.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?sourceRef.hasValue() || {{ .spec }}.?pvc.?dataSourceRef.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?storage.?dataSourceRef.?namespace.orValue('') == {{ .catalog }}
 {{- end }}
 
 {{/* The kind of the alert rules: the one asked for, or with `auto` the one that the cluster has; empty for none. */}}

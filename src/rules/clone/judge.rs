@@ -7,6 +7,7 @@ use super::{
     Unknown, Verdict, Violation,
 };
 use crate::rules::{
+    Reason,
     capability::node_pinned,
     class::{ClassFacts, Shape, StatedClass, default_class},
     marks,
@@ -145,7 +146,12 @@ impl Judgement<'_> {
             Progress::Ready => {}
             Progress::Pending(what) => self.warn(format_args!("is not ready yet ({what}): the clone waits for it")),
             Progress::Failed { reason, message } => {
-                let remedy = reason.remedy();
+                // Who clones can neither take a retirement back nor wait it out.
+                let remedy = match reason {
+                    Reason::Retired | Reason::Retiring => "Use another image.",
+                    _ => reason.remedy(),
+                };
+                let message = message.trim_end_matches('.');
                 self.refuse(
                     Rule::R13,
                     format_args!("cannot be made ({reason}): {message}{}{remedy}", if remedy.is_empty() { "" } else { ". " }),

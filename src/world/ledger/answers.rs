@@ -194,7 +194,7 @@ impl Ledger {
         for member in members {
             let Some(row) = self.rows.get(member) else { continue };
             let is_clone = self.golden_of(member).or_else(|| self.golden_of_volume(row));
-            uses_golden |= golden.is_some() && is_clone.map(|link| link.golden) == golden && !row.is(flag::TERMINATING);
+            uses_golden |= golden.is_some_and(|golden| self.uses(member, row, golden)) && !row.is(flag::TERMINATING);
             let (class, created) = (self.names.get(row.class), i64::from(row.created));
             match row.kind {
                 Kind::Claim => disks.push(PoolDisk { class, is_bound: row.is(flag::BOUND), created, is_clone: is_clone.is_some() }),
@@ -203,6 +203,14 @@ impl Ledger {
             }
         }
         Ok(PoolFacts { class: frozen_class(disks, templates), uses_golden })
+    }
+
+    /// Whether a member of a pool proves that the pool uses the golden (R23): what it or its DataVolume clones was judged when it was asked
+    /// for. Marks and records on a disk may be whatever a tenant writes on it; they keep a golden, and open no way to it.
+    fn uses(&self, member: u32, row: &Row, golden: NameId) -> bool {
+        let volume = ObjectKey { kind: Kind::DataVolume, namespace: row.namespace, name: row.name };
+        let volume = self.rows.find(volume).filter(|_| row.kind == Kind::Claim);
+        [Some(member), volume].into_iter().flatten().any(|first| self.asked_for(first, golden))
     }
 
     /// All rows that refer to the golden, also through snapshots, DataSources and CDI's records, and those of which nobody can say.

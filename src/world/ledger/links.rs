@@ -138,6 +138,20 @@ impl Ledger {
         links.min_by_key(|link| link.rank())
     }
 
+    /// Whether an object's spec asks for a clone of this golden in a form that is judged: by name, or through DataSources, of which none can
+    /// be led there unjudged. Where a disk's mark says that its DataSource led elsewhere when it was made, the mark stands.
+    pub(super) fn asked_for(&self, first: u32, golden: NameId) -> bool {
+        self.rows.chain(first).any(|(_, row)| {
+            let Some(target) = self.rows.key_of(row, Side::Target) else { return false };
+            let is_judged = match row.evidence {
+                Evidence::Spec => target.kind != GroupKind::CloneSource,
+                Evidence::DataSource => row.golden_mark == NameId::NONE || row.golden_mark == golden,
+                _ => false,
+            };
+            is_judged && self.golden_of_target(target) == Some(golden)
+        })
+    }
+
     /// The pool an object belongs to (docs/consumers.md), as far as the objects it hangs on are known.
     pub(super) fn pool_of(&self, row: &Row) -> Pool {
         match self.rows.key_of(row, Side::Pool) {

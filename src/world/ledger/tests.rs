@@ -375,6 +375,72 @@ fn a_vm_that_is_its_own_pool_uses_its_golden() {
     assert!(!ledger.pool_facts(&Pool::new("tenant-a", Pool::VIRTUAL_MACHINE, "other"), "g").expect("known").uses_golden);
 }
 
+/// R23: what opens a retiring golden to a pool is what was judged when it was asked for; marks and records are whatever a tenant writes.
+#[test]
+fn r23_what_proves_that_a_pool_uses_a_golden() {
+    let pool = Pool::new("tenant-a", Pool::WORKERS, "x");
+    let noted = |key: &str, value: &str| json!({"annotations": {marks::POOL: pool.to_string(), key: value}});
+    let pointer = |path: &str, spec: Value| object::<DataSource>(path, json!({}), json!({"source": spec}), json!({}));
+    let to = |golden: &str| json!({"pvc": {"namespace": CATALOG, "name": golden}});
+    let by_another = || {
+        let mut ledger = synced();
+        ledger.observe(&pointer("tenant-a/ds", to("g")));
+        ledger.observe(&pointer("tenant-a/ds2", json!({"dataSource": {"namespace": "tenant-a", "name": "ds"}})));
+        ledger.observe(&object::<VolumeCloneSource>(
+            &format!("{CATALOG}/in-flight"),
+            json!({}),
+            json!({"source": {"kind": "PersistentVolumeClaim", "name": "g"}}),
+            json!({}),
+        ));
+        ledger
+    };
+    let uses = |ledger: &Ledger, pool: &Pool| ledger.pool_facts(pool, "g").expect("known").uses_golden;
+    let with = |observe: &dyn Fn(&mut Ledger)| {
+        let mut ledger = by_another();
+        assert!(!uses(&ledger, &pool));
+        observe(&mut ledger);
+        uses(&ledger, &pool)
+    };
+    let blank = json!({"source": {"blank": {}}});
+    let recorded = || {
+        let meta = noted(marks::CDI_SOURCE_NAMESPACE, CATALOG);
+        let spec = json!({"storageClassName": "thin", "dataSourceRef": {"kind": "VolumeCloneSource", "name": "in-flight"}});
+        object::<Claim>("tenant-a/d", meta, spec, json!({"phase": "Bound"}))
+    };
+    // By a spec, straight or by pointers, and where the mark agrees.
+    assert!(with(&|ledger| ledger.observe(&volume("tenant-a/d", noted("x", ""), from_golden("g"), "Succeeded"))));
+    assert!(with(&|ledger| ledger.observe(&volume("tenant-a/d", noted("x", ""), by_pointer("ds"), "Succeeded"))));
+    assert!(with(&|ledger| ledger.observe(&volume("tenant-a/d", noted("x", ""), by_pointer("ds2"), "Succeeded"))));
+    assert!(with(&|ledger| ledger.observe(&volume("tenant-a/d", noted(marks::GOLDEN, "g"), by_pointer("ds"), "Succeeded"))));
+    // The claim of such a disk, whose mark alone says little.
+    assert!(with(&|ledger| {
+        ledger.observe(&volume("tenant-a/d", json!({}), from_golden("g"), "Succeeded"));
+        ledger.observe(&claim("tenant-a/d", noted("x", ""), "thin", "Bound"));
+    }));
+    // Marks and records on a disk of anything.
+    assert!(!with(&|ledger| ledger.observe(&claim("tenant-a/d", noted(marks::GOLDEN, "g"), "thin", "Bound"))));
+    assert!(!with(&|ledger| ledger.observe(&volume("tenant-a/d", noted(marks::GOLDEN, "g"), blank.clone(), "Succeeded"))));
+    assert!(!with(&|ledger| ledger.observe(&claim(
+        "tenant-a/d",
+        noted(marks::CDI_CLONE_REQUEST, &format!("{CATALOG}/g")),
+        "thin",
+        "Bound"
+    ))));
+    assert!(!with(&|ledger| ledger.observe(&recorded())));
+    // Made from another golden, and its pointer moved since.
+    assert!(!with(&|ledger| ledger.observe(&volume("tenant-a/d", noted(marks::GOLDEN, "h"), by_pointer("ds"), "Succeeded"))));
+    // They keep the golden all the same (R22).
+    let mut ledger = by_another();
+    ledger.observe(&claim("tenant-a/d", noted(marks::GOLDEN, "g"), "thin", "Bound"));
+    assert!(of(&ledger, "g").iter().any(|line| line.contains("tenant-a/KubernetesNodes/x (by mark)")), "{:?}", of(&ledger, "g"));
+    // A VM through a pointer, whose disk is still to be made.
+    let mut spec = machine_spec("g");
+    spec["template"] = json!({});
+    spec["dataVolumeTemplates"][0]["spec"] = by_pointer("ds");
+    ledger.observe(&object::<VirtualMachine>("tenant-a/vm", json!({}), spec, json!({})));
+    assert!(uses(&ledger, &Pool::new("tenant-a", Pool::VIRTUAL_MACHINE, "vm")));
+}
+
 /// B25: unknown is never none.
 #[test]
 fn b25_what_is_not_known_is_said() {
