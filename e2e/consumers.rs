@@ -547,8 +547,7 @@ async fn a_restart_writes_nothing(scene: &Scene<'_>, daemon: harness::Daemon) ->
     }
     scene.agreed().await;
     let before = scene.status().await;
-    daemon.kill();
-    drop(daemon);
+    scene.stage.kill(daemon).await;
     let mark = scene.stage.cluster.audit_mark().await;
     let daemon = scene.stage.daemon("a");
     daemon.ready().await;

@@ -169,7 +169,7 @@ impl Stand {
         .await;
         let owner = &filled.owner_references()[0];
         assert_eq!((owner.kind.as_str(), owner.name.as_str()), ("Namespace", NAMESPACE), "deleting the namespace takes the webhooks along");
-        leader.terminate(std::time::Duration::from_secs(40)).await.expect("the leader ends");
+        leader.terminate(harness::PATIENCE).await.expect("the leader ends");
     }
 
     /// Starts the admission role and waits until the API server asks it.
@@ -244,7 +244,7 @@ impl Stand {
     /// Ends the admission role.
     pub async fn stop(&self) {
         let daemon = self.daemon.lock().expect("no panic under this lock").take().expect("it runs");
-        let ended = daemon.terminate(std::time::Duration::from_secs(40)).await.expect("it ends in time");
+        let ended = daemon.terminate(harness::PATIENCE).await.expect("it ends in time");
         assert!(ended.success(), "{ended}");
     }
 }
