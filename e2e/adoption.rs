@@ -49,11 +49,12 @@ async fn a_cluster_moves_to_the_catalog_and_back() {
     let pool = pool::Pool::install(&scene).await;
     let before = scene.goldens().await;
     former::plan_tells_it_beforehand(&scene).await;
+    let worked = former::work(&scene);
     let seen = scene.watch_ready();
     let daemon = scene.stage.daemon("a");
     daemon.ready().await;
     scene.list(former::entries(&scene)).await;
-    former::goldens_are_taken_over(&scene, &before).await;
+    former::goldens_are_taken_over(&scene, &before, worked).await;
     pool.is_not_replaced(&scene, "pool").await;
     former::what_differs_is_left_alone_and_told(&scene, &before).await;
     former::what_cannot_be_told_is_taken_over_when_asked(&scene, &before).await;

@@ -67,24 +67,21 @@ impl Scene<'_> {
 
     /// Waits until the daemon's counts are the command line's, and gives them.
     async fn agreed(&self) -> Value {
-        let told = self.told(IMAGE).await;
-        harness::until(
-            self.stage.images(),
-            IMAGE,
-            &format!("the daemon counts as the command line does: {}", told["counts"]),
-            |image: &GoldenImage| {
-                let Some(status) = image.status.as_ref().and_then(|status| status.consumers.clone()) else { return false };
-                let in_use = harness::condition(image, "InUse").map(|condition| condition.status);
-                let counts = json!({
-                    "clones": status.clones, "pools": status.pools, "virtualMachines": status.virtual_machines,
-                    "templates": status.templates, "namespaces": status.namespaces,
-                });
-                let same = counts.as_object().into_iter().flatten().all(|(key, value)| told["counts"][key] == *value);
-                same && in_use.as_deref() == Some(if told["counts"]["blocking"].as_u64() > Some(0) { "True" } else { "False" })
-            },
-        )
-        .await;
-        told
+        // Both are asked anew each time: CDI's clones come and go while they are counted.
+        harness::eventually("the daemon counts as the command line does", async || {
+            let told = self.told(IMAGE).await;
+            let image = self.stage.images().get(IMAGE).await.map_err(|error| error.to_string())?;
+            let status = image.status.as_ref().and_then(|status| status.consumers.clone()).ok_or("nothing is counted")?;
+            let in_use = harness::condition(&image, "InUse").map(|condition| condition.status);
+            let counts = json!({
+                "clones": status.clones, "pools": status.pools, "virtualMachines": status.virtual_machines,
+                "templates": status.templates, "namespaces": status.namespaces,
+            });
+            let same = counts.as_object().into_iter().flatten().all(|(key, value)| told["counts"][key] == *value);
+            let blocks = if told["counts"]["blocking"].as_u64() > Some(0) { "True" } else { "False" };
+            if same && in_use.as_deref() == Some(blocks) { Ok(told) } else { Err(format!("{} and {counts}, {in_use:?}", told["counts"])) }
+        })
+        .await
     }
 
     /// Each consumer as `Kind namespace/name of pool (evidence) blocks`.
@@ -124,21 +121,19 @@ impl Scene<'_> {
         harness::until(self.api(version, kind, TENANT).await, name, what, holds).await
     }
 
-    /// Waits for an Event about an object of the tenant.
-    async fn event(&self, name: &str, reason: &str) -> String {
+    /// Waits for an Event about an object of the tenant that says all this: what is known of it at first may be less.
+    async fn event(&self, name: &str, reason: &str, words: &[&str]) {
         let api: Api<Event> = Api::namespaced(self.stage.cluster.admin(), TENANT);
-        let found = std::sync::Mutex::new(None);
-        harness::eventually(&format!("an Event {reason} about {name}"), || async {
+        harness::eventually(&format!("an Event {reason} about {name} says {words:?}"), || async {
             let events = api.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
-            let event = events.items.into_iter().find(|event| {
+            let about = events.items.into_iter().filter(|event| {
                 event.reason.as_deref() == Some(reason) && event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some(name)
             });
-            let event = event.ok_or_else(|| "none yet".to_owned())?;
-            *found.lock().expect("no panic under this lock") = event.note;
-            Ok(())
+            let notes: Vec<_> = about.filter_map(|event| event.note).collect();
+            let tells = |note: &String| words.iter().all(|word| note.contains(word));
+            if notes.iter().any(tells) { Ok(()) } else { Err(format!("{notes:?}")) }
         })
         .await;
-        found.into_inner().expect("no panic under this lock").unwrap_or_default()
     }
 }
 
@@ -416,8 +411,7 @@ async fn r25_marks_are_written_restored_and_corrected(scene: &Scene<'_>) {
         .await
         .expect("written over");
     scene.annotations("v1", "PersistentVolumeClaim", "vm-disk-data", "corrected", is_right).await;
-    let note = scene.event("vm-disk-data", "MarkCorrected").await;
-    assert!(note.contains("\"another\"") && note.contains(GOLDEN), "{note}");
+    scene.event("vm-disk-data", "MarkCorrected", &["\"another\"", GOLDEN]).await;
     // A golden that is gone is no hindrance: CDI checks the right to a name, not the thing.
     scene.apply(disk("of-a-ghost", from_golden("ghost"), json!({ "app.kubernetes.io/instance": "vm-disk-ghost" }))).await;
     scene.annotations(CDI, "DataVolume", "of-a-ghost", "marked", marked("ghost", "tenant-a/VMDisk/ghost")).await;
@@ -486,16 +480,18 @@ async fn a_clone_that_does_not_move_is_told(scene: &Scene<'_>) {
         }))
         .await;
     scene.apply(disk("held", from_golden(GOLDEN), json!({}))).await;
-    let note = scene.event("held", "CloneStuck").await;
-    assert!(note.contains("CloneSourceInUse") && note.contains("cozy-public/debug"), "{note}");
-    let explained = scene.cli(&["explain", &format!("{TENANT}/datavolume/held")]).await;
-    assert!(explained.stdout.contains("waits: the daemon says: CloneSourceInUse"), "{explained:?}");
+    scene.event("held", "CloneStuck", &["CloneSourceInUse", "cozy-public/debug"]).await;
+    harness::eventually("explain says the same", async || {
+        let explained = scene.cli(&["explain", &format!("{TENANT}/datavolume/held")]).await;
+        let says = explained.stdout.contains("waits: the daemon says: CloneSourceInUse");
+        if says { Ok(()) } else { Err(format!("{explained:?}")) }
+    })
+    .await;
     let pods = scene.api("v1", "Pod", CATALOG).await;
     pods.delete("debug", &DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }).await.expect("deleted");
     scene.annotations(CDI, "DataVolume", "held", "it goes on by itself", |volume| volume.data["status"]["phase"] == "Succeeded").await;
     // A clone of a golden that is not there and will not be.
-    let note = scene.event("of-a-ghost", "CloneStuck").await;
-    assert!(note.contains("GoldenMissing"), "{note}");
+    scene.event("of-a-ghost", "CloneStuck", &["GoldenMissing"]).await;
     // A quota, and storage that makes no volume: in their own words, until the cause is gone.
     let quota = "exceeded quota: disks, requested: requests.storage=1Gi";
     let causes = [
@@ -507,8 +503,7 @@ async fn a_clone_that_does_not_move_is_told(scene: &Scene<'_>) {
         scene.apply(disk(name, from_golden(GOLDEN), json!({}))).await;
     }
     for (name, _, cause, words) in &causes {
-        let note = scene.event(name, "CloneStuck").await;
-        assert!(note.contains(cause) && note.contains(words), "{note}");
+        scene.event(name, "CloneStuck", &[*cause, *words]).await;
         scene.stage.cdi.unscript(&format!("{TENANT}/{name}"));
         scene.annotations(CDI, "DataVolume", name, "it goes on by itself", |volume| volume.data["status"]["phase"] == "Succeeded").await;
     }
@@ -547,8 +542,7 @@ async fn a_restart_writes_nothing(scene: &Scene<'_>, daemon: harness::Daemon) ->
     }
     scene.agreed().await;
     let before = scene.status().await;
-    daemon.kill();
-    drop(daemon);
+    scene.stage.kill(daemon).await;
     let mark = scene.stage.cluster.audit_mark().await;
     let daemon = scene.stage.daemon("a");
     daemon.ready().await;

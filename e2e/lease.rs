@@ -149,7 +149,7 @@ async fn a_leader_without_connection_stops_by_itself_before_another_starts() {
     for cut in [Mode::Refuse, Mode::Hole] {
         let mut stage = Stage::set(cluster).await;
         let proxy = Proxy::start(cluster.control_plane().url()).await;
-        let (a, b) = stage.leader_and_follower(Times::SHORT, &proxy.url()).await;
+        let (a, b) = stage.leader_and_follower(Times::APART, &proxy.url()).await;
         proxy.set(cut);
         a.says("lost").await;
         stage.writes_by(&b, 20).await;

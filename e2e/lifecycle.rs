@@ -20,7 +20,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use stage::{CATALOG, NAMESPACE, Options, Stage, images};
-use upstream::{Answer, Upstream, nginx::Nginx};
+use upstream::{Answer, Gate, Upstream, nginx::Nginx};
 
 static CLUSTER: harness::Shared =
     harness::Shared::new(|| harness::Options::default().controller_manager().foreign_crds(harness::Flavor::Trimmed));
@@ -211,10 +211,15 @@ async fn hand_edits_are_told_or_healed(scene: &Scene<'_>) {
     // The DataVolume is deleted and its claim with it: made anew from the spool, without upstream.
     let volumes = scene.volumes().await;
     let old = volumes.get("vm-default-images-late").await.expect("volume").uid();
+    let former = claims.get("vm-default-images-late").await.expect("claim").uid();
     let before = scene.sent("late");
     volumes.delete("vm-default-images-late", &DeleteParams::default()).await.expect("deleted");
     harness::until(volumes.clone(), "vm-default-images-late", "a new DataVolume", |volume: &DynamicObject| volume.uid() != old).await;
-    scene.stage.until("late", "Ready", "True").await;
+    harness::until(api.clone(), "late", "Ready with another claim on record", |image: &GoldenImage| {
+        let claim = image.status.as_ref().and_then(|status| status.targets.first()?.claim_uid.clone());
+        claim.is_some() && claim != former && harness::condition(image, "Ready").is_some_and(|ready| ready.status == "True")
+    })
+    .await;
     assert_eq!(scene.sent("late"), before);
 
     // The claim alone is deleted: CDI would import again, and gets 410 for an answer.
@@ -250,9 +255,11 @@ async fn nothing_changes_nothing_is_written(scene: &Scene<'_>) {
     // The check for other bytes upstream runs every two seconds here; it writes nothing either.
     let mark = cluster.audit_mark().await;
     for round in 0..3 {
+        let looks = scene.stage.looks().await;
         let touch = json!({ "metadata": { "labels": { "e2e": format!("{round}") } } });
         scene.stage.images().patch("default", &PatchParams::default(), &Patch::Merge(&touch)).await.expect("touched");
         scene.claims().await.patch("vm-default-images-default", &PatchParams::default(), &Patch::Merge(&touch)).await.expect("touched");
+        scene.stage.until_looked(looks, 1).await;
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     let writes = writes_since(scene, mark).await;
@@ -268,7 +275,7 @@ async fn writes_since(scene: &Scene<'_>, mark: harness::Mark) -> Vec<String> {
 
 /// Waits until the daemon has written nothing for two seconds.
 async fn settled(scene: &Scene<'_>) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    let deadline = tokio::time::Instant::now() + harness::PATIENCE;
     loop {
         let mark = scene.stage.cluster.audit_mark().await;
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -292,18 +299,25 @@ async fn nothing_was_asked_without_the_right_to(scene: &Scene<'_>, began: harnes
 async fn killed_it_goes_on_where_it_was(scene: &Scene<'_>, daemon: harness::Daemon) -> harness::Daemon {
     let mut daemon = daemon;
     for (round, moment) in ["Fetching", "Importing"].into_iter().enumerate() {
-        let name = format!("killed-{round}");
+        let (name, golden) = (format!("killed-{round}"), format!("vm-default-images-killed-{round}"));
         let raw = scene.disk(&name, 10 + round as u64);
+        // Held in that moment until it was seen and the daemon is dead.
+        let gate = Gate::default();
+        let slow = Upstream::start().await;
         if moment == "Importing" {
-            scene
-                .stage
-                .cdi
-                .script(&format!("vm-default-images-{name}"), cdi::Behaviour::Ticks { count: 8, every: Duration::from_millis(250) });
+            scene.stage.cdi.script(&golden, cdi::Behaviour::StuckAt(50.0));
+            scene.image(&name, "replicated").await;
+        } else {
+            let bytes = std::fs::read(scene.nginx.files().join(&name)).expect("file");
+            let half = bytes.len() / 2;
+            slow.sequence("/file", [Answer::file(bytes.clone()).pause(half, &gate), Answer::file(bytes)]);
+            let source = json!({ "source": { "http": { "url": slow.url("/file") } }, "storage": { "targets": [{ "storageClassName": "replicated" }] } });
+            scene.create(&name, source).await;
         }
-        scene.image(&name, "replicated").await;
         scene.stage.until_reason(&name, moment).await;
-        daemon.kill();
-        drop(daemon);
+        scene.stage.kill(daemon).await;
+        gate.open();
+        scene.stage.cdi.unscript(&golden);
         daemon = scene.stage.daemon("a");
         daemon.ready().await;
         scene.stage.until(&name, "Ready", "True").await;
@@ -324,7 +338,7 @@ async fn leads_one_and_hands_over(scene: &Scene<'_>, first: harness::Daemon) {
     assert!(holder().await.starts_with("a_"), "{}", holder().await);
     let second = scene.stage.follower("b");
     second.ready().await;
-    let ended = first.terminate(Duration::from_secs(40)).await.expect("it ends when asked to");
+    let ended = first.terminate(harness::PATIENCE).await.expect("it ends when asked to");
     assert!(ended.success(), "{ended:?}\n{}", first.log());
     harness::eventually("the second leads", async || {
         let holder = holder().await;

@@ -95,11 +95,14 @@ async fn golden_is_marked_and_closed(stage: &Stage<'_>, golden: &str, image: &st
     for kind in ["cdi.kubevirt.io/v1beta1/DataVolume", "v1/PersistentVolumeClaim"] {
         let (version, kind) = kind.rsplit_once('/').expect("kind");
         let api: Api<DynamicObject> = cluster.api(&cluster.admin(), version, kind, CATALOG).await;
-        let object = api.get(golden).await.expect("object");
-        let labels = object.labels();
-        assert_eq!(labels.get("kubernetes-worker-image.cozystack.io/golden").map(String::as_str), Some("true"), "{kind}");
-        assert_eq!(labels.get("kubernetes-worker-image.cozystack.io/image").map(String::as_str), Some(image), "{kind}");
-        assert!(object.annotations().contains_key("kubernetes-worker-image.cozystack.io/disk-digest"), "{kind}");
+        // Marks are written after the status.
+        harness::until(api, golden, &format!("the {kind} is marked"), |object: &DynamicObject| {
+            let label = |key: &str| object.labels().get(key).map(String::as_str);
+            label("kubernetes-worker-image.cozystack.io/golden") == Some("true")
+                && label("kubernetes-worker-image.cozystack.io/image") == Some(image)
+                && object.annotations().contains_key("kubernetes-worker-image.cozystack.io/disk-digest")
+        })
+        .await;
     }
     // The token is gone with the import that needed it.
     let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(cluster.admin(), CATALOG);

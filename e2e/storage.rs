@@ -58,7 +58,6 @@ async fn an_image_in_every_class() {
     story.tell("an undersized sibling", Box::pin(targets::a_target_that_cannot_hold_the_disk_is_told_before_the_transfer(&scene))).await;
     story.tell("selected namespaces", Box::pin(targets::a_golden_says_whom_it_is_for_before_that_is_enforced(&scene))).await;
     story.tell("a moved default", Box::pin(targets::a_moved_default_is_told_and_changes_nothing(&scene))).await;
-    story.tell("a policy that refuses", Box::pin(refusals::a_policy_that_refuses_is_told_until_it_allows(&scene))).await;
     story.tell("a quota", Box::pin(refusals::a_quota_is_named_and_waited_for(&scene))).await;
     story.tell("a foreign Secret", Box::pin(refusals::a_foreign_secret_is_left_alone(&scene))).await;
     story.tell("a Secret that stays", Box::pin(refusals::a_secret_that_may_not_be_deleted_keeps_no_golden_waiting(&scene))).await;
@@ -69,6 +68,7 @@ async fn an_image_in_every_class() {
     story.tell("a collected DataVolume", Box::pin(orders::a_collected_datavolume_is_no_loss(&scene))).await;
     story.tell("a lost claim", Box::pin(orders::a_lost_claim_is_told(&scene))).await;
     story.tell("a claim that nobody recorded", Box::pin(orders::a_claim_that_nobody_recorded_is_not_believed(&scene))).await;
+    let daemon = Box::pin(refusals::a_policy_that_refuses_is_told_until_it_allows(&scene, daemon)).await;
     let daemon = Box::pin(trouble::attempts_are_kept_spent_and_begun_anew(&scene, daemon)).await;
     let daemon = Box::pin(leaving::a_target_that_is_taken_out_goes_when_nothing_needs_it(&scene, daemon)).await;
     let daemon = Box::pin(copies::a_late_target_is_copied_without_upstream(&scene, daemon)).await;

@@ -8,6 +8,7 @@ use kube::{
     api::{DeleteParams, DynamicObject, Patch, PatchParams},
 };
 use serde_json::json;
+use tokio::sync::Notify;
 
 use crate::{
     harness::{self, Cluster, eventually, until, until_gone},
@@ -331,25 +332,54 @@ impl Dice {
     }
 }
 
+/// When the consumer comes.
+#[derive(Debug, Clone, Copy)]
+enum When {
+    /// Before the first mark: the leader stands still until the consumer was answered.
+    First,
+    /// When the first mark is there.
+    Late,
+    /// After this time.
+    After(Duration),
+}
+
 /// One race: a golden without an image is asked to go, and a pool that never used it asks for a clone a little later. Whoever wins, never both.
-async fn race(cluster: &Cluster, tenant: &str, name: String, delay: Duration) -> bool {
+async fn race(cluster: &Cluster, tenant: &str, name: String, when: When, answered: &Notify) -> bool {
     golden(cluster, &name, "replicated", "1Gi", "Block").await;
     let claims = claims(cluster).await;
     let ask = Patch::Merge(json!({ "metadata": { "annotations": { marks::RETIRE_REQUESTED: "now" } } }));
     claims.patch(&name, &PatchParams::default(), &ask).await.expect("asked to go");
-    tokio::time::sleep(delay).await;
+    match when {
+        When::First => {}
+        When::Late => {
+            eventually(&format!("{name} is closed"), || async {
+                match claims.get_opt(&name).await.map_err(|error| error.to_string())? {
+                    Some(claim) if !claim.annotations().get(marks::RETIRING).is_some_and(|mark| mark.starts_with("closed")) => {
+                        Err(format!("{:?}", claim.annotations()))
+                    }
+                    _ => Ok(()),
+                }
+            })
+            .await;
+        }
+        When::After(delay) => tokio::time::sleep(delay).await,
+    }
     let golden: &'static str = name.clone().leak();
     let asked = object(Form::Machine, &format!("vm-{name}"), Disk { golden, ..RIGHT });
-    create(cluster, tenant, &asked, false).await.is_ok()
+    let is_admitted = create(cluster, tenant, &asked, false).await.is_ok();
+    if matches!(when, When::First) {
+        answered.notify_one();
+    }
+    is_admitted
 }
 
-/// When the consumer comes, in milliseconds: half of them within the time in which the first mark is written, the first at once and the second late.
-fn delay(dice: &mut Dice, round: usize) -> u64 {
+/// When the consumer of a round comes: half of them within the time in which the first mark is written, the first before it and the second after.
+fn when(dice: &mut Dice, round: usize) -> When {
     match round {
-        0 => 0,
-        1 => 6900,
-        _ if dice.roll(2) == 0 => dice.roll(1200),
-        _ => dice.roll(7000),
+        0 => When::First,
+        1 => When::Late,
+        _ if dice.roll(2) == 0 => When::After(Duration::from_millis(dice.roll(1200))),
+        _ => When::After(Duration::from_millis(dice.roll(7000))),
     }
 }
 
@@ -365,14 +395,21 @@ async fn races(rounds: usize, at_once: usize, seed: u64) {
     let mut dice = Dice(seed);
     let (mut admitted, mut refused, mut done) = (0, 0, 0);
     while done < rounds {
-        let batch: Vec<(String, Duration)> = (0..at_once.min(rounds - done))
-            .map(|n| (format!("race-{}", done + n), Duration::from_millis(delay(&mut dice, done + n))))
-            .collect();
+        let batch: Vec<(String, When)> =
+            (0..at_once.min(rounds - done)).map(|n| (format!("race-{}", done + n), when(&mut dice, done + n))).collect();
+        let (is_begin, answered) = (done == 0, Notify::new());
         done += batch.len();
-        let racing = futures::future::join_all(batch.iter().map(|(name, delay)| race(&cluster, &tenant, name.clone(), *delay)));
+        if is_begin {
+            leader.pause();
+        }
+        let racing = futures::future::join_all(batch.iter().map(|(name, when)| race(&cluster, &tenant, name.clone(), *when, &answered)));
         // The leader's watches fall behind: it stands still now and then, with all connections open.
         let pauses: Vec<(u64, u64)> = (0..3).map(|_| (dice.roll(1500), dice.roll(900))).collect();
         let holding_up = async {
+            if is_begin {
+                answered.notified().await;
+                leader.go_on();
+            }
             for (before, pause) in pauses {
                 tokio::time::sleep(Duration::from_millis(before)).await;
                 leader.pause();
@@ -381,13 +418,13 @@ async fn races(rounds: usize, at_once: usize, seed: u64) {
             }
         };
         let (won, ()) = tokio::join!(racing, holding_up);
-        for ((name, delay), consumer_won) in batch.iter().zip(won) {
+        for ((name, when), consumer_won) in batch.iter().zip(won) {
             let claims = claims(&cluster).await;
             if consumer_won {
                 admitted += 1;
                 // The golden opens again for the pool that has it, and stays.
                 until(claims, name, "it is kept", |claim: &DynamicObject| {
-                    assert!(claim.metadata.deletion_timestamp.is_none(), "{name}: admitted after {delay:?} and deleted all the same");
+                    assert!(claim.metadata.deletion_timestamp.is_none(), "{name}: admitted ({when:?}) and deleted all the same");
                     claim.annotations().get(marks::RETIRING).is_some_and(|value| value.starts_with("since "))
                 })
                 .await;
@@ -441,4 +478,6 @@ pub async fn force_is_told(cluster: &Cluster, stand: &Stand) {
     })
     .await;
     leader.kill();
+    drop(leader);
+    crate::moments::release_lease(cluster).await;
 }

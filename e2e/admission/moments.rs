@@ -12,7 +12,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{self, Cluster, eventually, until, until_gone},
+    harness::{self, Cluster, History, eventually, until, until_gone},
     objects::{Disk, Form, RIGHT, object},
     proxy::{ApiProxy, Side},
     stand::{CATALOG, Stand, create, golden},
@@ -72,7 +72,7 @@ async fn until_it_goes(cluster: &Cluster, name: &str) {
 }
 
 /// A leader that dies does not give the Lease back; nobody needs to wait for that here.
-async fn release_lease(cluster: &Cluster) {
+pub async fn release_lease(cluster: &Cluster) {
     let leases: Api<Lease> = Api::namespaced(cluster.admin(), CATALOG);
     let free = Patch::Merge(json!({ "spec": { "holderIdentity": "", "leaseDurationSeconds": 1 } }));
     leases.patch("golden-catalog", &PatchParams::default(), &free).await.expect("released");
@@ -135,9 +135,9 @@ pub async fn what_the_leader_does_not_hear_costs_no_golden(cluster: &Cluster, st
     // Only the watch is late: admission let the consumer in, and the leader is not told.
     proxy.hold_watches(Some(VIRTUAL_MACHINES));
     create(cluster, &tenant, &machine("unheard-of", "unheard"), false).await.unwrap_or_else(|refused| panic!("{}", refused.message));
+    let mut unheard = History::of(claims(cluster).await, "unheard").await;
     ask_to_go(cluster, "unheard").await;
-    until(claims(cluster).await, "unheard", "it seems free to the leader", |claim: &DynamicObject| mark_of(claim).starts_with("closed"))
-        .await;
+    unheard.once("it seems free to the leader", |claim: &DynamicObject| mark_of(claim).starts_with("closed")).await;
     until_kept(cluster, "unheard").await;
     proxy.hold_watches(None);
 

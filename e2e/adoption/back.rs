@@ -1,7 +1,5 @@
 //! The way back (docs/migration.md): the former charts installed again over adopted goldens while the guard stands, and after it is gone. Nothing of ours is in Helm's way.
 
-use std::time::Duration;
-
 use kube::{
     ResourceExt as _,
     api::{DeleteParams, DynamicObject, Patch, PatchParams},
@@ -89,7 +87,7 @@ pub async fn the_old_charts_come_back_and_nothing_stands_in_their_way(
     drop(Pool::install(scene).await);
 
     // While nobody answers for the guard, Helm has its way with the old charts all the same.
-    admission.terminate(Duration::from_secs(60)).await.expect("it ends when asked to");
+    admission.terminate(harness::PATIENCE).await.expect("it ends when asked to");
     let workers = json!([{ "schematicID": former::SCHEMATIC, "version": "v1.13.6", "storage": "1Gi" }]);
     helm(scene, &["uninstall", WORKERS]).await.ok();
     chart(scene, "install", WORKERS, &workers).await;
@@ -101,7 +99,7 @@ pub async fn the_old_charts_come_back_and_nothing_stands_in_their_way(
     }
 
     // The catalog goes, and the goldens are the old chart's alone: it may even delete one, as it always could.
-    daemon.terminate(Duration::from_secs(60)).await.expect("it ends when asked to");
+    daemon.terminate(harness::PATIENCE).await.expect("it ends when asked to");
     scene.stage.cluster.helm(["uninstall", "kubernetes-worker-image", "--namespace", NAMESPACE]).await.ok();
     assert_eq!(adopted(&scene.goldens().await), before);
     let volumes = scene.volumes().await;

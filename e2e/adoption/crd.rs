@@ -58,7 +58,7 @@ pub async fn an_older_crd_is_reported_and_brought_forward(scene: &Scene<'_>) {
         println!("{shown}: {} fields are missing", missing.len());
         assert!(!missing.is_empty(), "{shown} is no older CRD");
         let object = suspended("stored");
-        scene.stage.images().create(&PostParams::default(), &object).await.expect("stored");
+        create(scene, "stored").await;
         if number == 0 {
             turned_off_it_is_told(scene, &missing).await;
         }
@@ -243,14 +243,15 @@ async fn turned_off_it_is_told(scene: &Scene<'_>, missing: &[String]) {
         told.map(drop).ok_or_else(|| log.lines().last().unwrap_or_default().to_owned())
     })
     .await;
-    assert_ne!(daemon.probe("readyz").await.expect("answered"), 200);
+    let ready = harness::eventually("its health is told", async || daemon.probe("readyz").await).await;
+    assert_ne!(ready, 200);
     assert_eq!(lacks(scene).await, missing, "it was turned off");
     end(daemon).await;
 }
 
 /// Ends a daemon so that its Lease is free at once.
 async fn end(daemon: harness::Daemon) {
-    daemon.terminate(std::time::Duration::from_secs(60)).await.expect("it ends when asked to");
+    daemon.terminate(harness::PATIENCE).await.expect("it ends when asked to");
 }
 
 pub async fn a_newer_crd_is_never_taken_back(scene: &Scene<'_>) {

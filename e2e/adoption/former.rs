@@ -87,12 +87,15 @@ pub fn entries(scene: &Scene<'_>) -> Value {
     ])
 }
 
-/// R5: same UIDs, nothing asked of upstream, nothing imported, `keep` written.
-pub async fn goldens_are_taken_over(scene: &Scene<'_>, before: &Goldens) {
+/// How often upstream was asked for what is taken over, and by how many requests each importer was at work.
+pub fn work(scene: &Scene<'_>) -> (usize, Vec<usize>) {
     let talos = format!("/image/{SCHEMATIC}/v1.13.6/openstack-amd64.raw.xz");
-    let asked = ["/noble.img", "/hand.img", &talos, "/schematics"];
-    let requests = scene.upstream_requests(&asked);
-    let imported: Vec<_> = ADOPTED.iter().map(|image| scene.stage.cdi.requests_of(CATALOG, &golden_of(image)).len()).collect();
+    let requests = scene.upstream_requests(&["/noble.img", "/hand.img", &talos, "/schematics"]);
+    (requests, ADOPTED.iter().map(|image| scene.stage.cdi.requests_of(CATALOG, &golden_of(image)).len()).collect())
+}
+
+/// R5: same UIDs, nothing asked of upstream, nothing imported since there was a daemon (`worked` is from before), `keep` written.
+pub async fn goldens_are_taken_over(scene: &Scene<'_>, before: &Goldens, worked: (usize, Vec<usize>)) {
     for image in ADOPTED {
         scene.stage.until(image, "Ready", "True").await;
     }
@@ -127,9 +130,7 @@ pub async fn goldens_are_taken_over(scene: &Scene<'_>, before: &Goldens) {
     let noble = scene.volumes().await.get(&golden_of("noble")).await.expect("volume");
     assert_eq!(noble.annotations().get("meta.helm.sh/release-name").map(String::as_str), Some("vm-default-images"));
     assert_eq!(&scene.goldens().await, before);
-    assert_eq!(scene.upstream_requests(&asked), requests, "upstream was asked");
-    let after: Vec<_> = ADOPTED.iter().map(|image| scene.stage.cdi.requests_of(CATALOG, &golden_of(image)).len()).collect();
-    assert_eq!(after, imported, "an importer was at work");
+    assert_eq!(work(scene), worked, "upstream was asked, or an importer was at work");
 }
 
 /// Not equal: told with the difference, never patched, never deleted.

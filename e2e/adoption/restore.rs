@@ -145,7 +145,7 @@ pub async fn restored_goldens_are_reported_and_taken_over_when_asked(scene: &Sce
 }
 
 async fn end(daemon: Daemon) {
-    let ended = daemon.terminate(std::time::Duration::from_secs(60)).await.expect("it ends when asked to");
+    let ended = daemon.terminate(harness::PATIENCE).await.expect("it ends when asked to");
     assert!(ended.success(), "{ended:?}");
 }
 

@@ -115,7 +115,7 @@ async fn leads(scene: &Scene<'_>, name: &str) {
 }
 
 async fn end(daemon: Daemon) {
-    let ended = daemon.terminate(std::time::Duration::from_secs(60)).await.expect("it ends when asked to");
+    let ended = daemon.terminate(harness::PATIENCE).await.expect("it ends when asked to");
     assert!(ended.success(), "{ended:?}\n{}", daemon.log());
 }
 

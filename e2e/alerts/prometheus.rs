@@ -48,7 +48,7 @@ impl Prometheus {
             "--query.lookback-delta=3s".to_owned(),
         ]);
         let process = Process::start(command, address, &dir.join("log"));
-        let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build().expect("client");
+        let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(60)).build().expect("client");
         Self { address, client, _process: process, _dir: dir }
     }
 

@@ -37,7 +37,14 @@ pub(super) struct Import {
 
 /// Fills the run's claim, whatever it takes.
 pub(super) async fn run(ctx: Arc<Ctx>, run: Arc<Run>, import: Import) {
-    tokio::time::sleep(import.delay).await;
+    if !import.delay.is_zero() {
+        tokio::time::sleep(import.delay).await;
+        let mut scripts = ctx.scripts.watch();
+        while ctx.scripts.find(&run.key, |behaviour| (*behaviour == Behaviour::NotAgain).then_some(())).is_some() {
+            // The sender lives as long as the stand-in.
+            let _ = scripts.changed().await;
+        }
+    }
     loop {
         match once(&ctx, &run, &import).await {
             Ok(()) => break,

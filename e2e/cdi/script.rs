@@ -54,6 +54,8 @@ pub enum Behaviour {
     Ticks { count: u32, every: Duration },
     /// The importer pod is deleted once, at this percentage: the import restarts from zero in a new pod, `restartCount` stays.
     PodKilledAt(f64),
+    /// A claim made again under a Succeeded DataVolume is left alone.
+    NotAgain,
     /// CDI's former garbage collection: after success the DataVolume is deleted and its claim stays, marked `cdi.kubevirt.io/garbageCollected`.
     GarbageCollect,
 }

@@ -248,7 +248,11 @@ async fn a_golden_deleted_under_its_clones() {
 
     room.dvs().delete("hanging", &DeleteParams::default()).await.unwrap();
     for pod in room.pods().list(&ListParams::default()).await.unwrap() {
-        room.pods().delete(&pod.name_any(), &DeleteParams::default()).await.unwrap();
+        match room.pods().delete(&pod.name_any(), &DeleteParams::default()).await {
+            // It went with its DataVolume meanwhile.
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            other => drop(other.unwrap()),
+        }
     }
     until_gone(room.pvcs(), "golden").await;
     room.apply(&room.clone_of("waiting", "golden")).await;
@@ -282,7 +286,7 @@ async fn temporaries_carry_the_tenants_marks_into_the_goldens_namespace() {
     assert_eq!(temporary.annotations()["example.org/pool"], "mine");
     assert_eq!(temporary.labels()[names::OWNED_BY_UID], uid);
     let dvs: Api<DataVolume> = Api::namespaced(room.client.clone(), &tenant);
-    assert!(dvs.get("disk").await.unwrap().finalizers().contains(&names::DV_FINALIZER.to_owned()));
+    harness::until(dvs.clone(), "disk", "held", |dv: &DataVolume| dv.finalizers().contains(&names::DV_FINALIZER.to_owned())).await;
     assert_eq!(target.annotations()[names::DATA_SOURCE_NAMESPACE], room.ns());
     room.cdi.unscript(&pattern);
     harness::until(dvs, "disk", "done and let go", |dv: &DataVolume| {

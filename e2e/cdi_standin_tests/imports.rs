@@ -176,11 +176,16 @@ async fn a_claim_deleted_after_success_is_imported_again() {
     room.golden("golden").await;
     let before = room.dvs().get("golden").await.unwrap();
     let first = room.pvcs().get("golden").await.unwrap().uid();
-    let watched = async { room.until("golden", "Succeeded but not Bound", |status| of(status, "Bound").0 == "False").await };
-    let (between, ()) = tokio::join!(watched, room.cdi.delete_claim(room.ns(), "golden"));
+    // Each state is held until it was seen.
+    let pattern = format!("{}/golden", room.ns());
+    room.cdi.script(&pattern, Behaviour::NotAgain);
+    room.cdi.delete_claim(room.ns(), "golden").await;
+    let between = room.until("golden", "Succeeded but not Bound", |status| of(status, "Bound").0 == "False").await;
     assert_eq!(between.phase, "Succeeded");
     assert_eq!(of(&between, "Ready").0, "True");
+    room.cdi.rescript(&pattern, Behaviour::StuckAt(50.0));
     room.until("golden", "imported anew", |status| status.phase.starts_with("Import")).await;
+    room.cdi.unscript(&pattern);
     room.until_succeeded("golden").await;
     assert_eq!(room.dvs().get("golden").await.unwrap().uid(), before.uid());
     assert_ne!(room.pvcs().get("golden").await.unwrap().uid(), first);

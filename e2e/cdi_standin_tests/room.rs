@@ -63,13 +63,7 @@ pub struct Room {
 /// A corner of the shared cluster, or `None` where the stand-in cannot be used.
 pub async fn room() -> Option<Room> {
     let cluster = CLUSTER.on(Needs::Scripted).await?;
-    let cdi = CDI
-        .on(cluster.admin_kubeconfig(), || {
-            let mut options = Options::new(VOLUMES.path()).dial(HOST, UPSTREAM.address);
-            options.reimport_delay = std::time::Duration::from_secs(2);
-            options
-        })
-        .await;
+    let cdi = CDI.on(cluster.admin_kubeconfig(), || Options::new(VOLUMES.path()).dial(HOST, UPSTREAM.address)).await;
     cluster.apply(CLASSES).await;
     let namespace = cluster.namespace("cdi").await;
     Some(Room { client: cluster.admin(), cluster, namespace, cdi })

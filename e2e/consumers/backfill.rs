@@ -96,8 +96,7 @@ impl Round<'_> {
         let audit = self.house.cluster.audit_mark().await;
         let first = self.house.daemon_with("a", &json!({ "backfillRate": SLOW }));
         self.until_marked(FIRST).await;
-        first.kill();
-        drop(first);
+        self.house.kill(first).await;
         let before = self.marked().await;
         assert!(before < self.objects(), "all {before} were written to at once");
         let began = Instant::now();
@@ -143,8 +142,7 @@ fn object(kind: &str, number: usize) -> Value {
 
 /// A sample for every run, on the stage as it stands.
 pub async fn older_disks_are_marked_one_by_one(house: &House<'_>, daemon: Daemon) -> Daemon {
-    daemon.kill();
-    drop(daemon);
+    house.kill(daemon).await;
     Round { house, disks: 60, has_volumes: false, fast: 200 }.run().await
 }
 

@@ -39,8 +39,7 @@ pub async fn disks_that_wait_hide_no_stuck_clone(scene: &Scene<'_>) {
     scene.apply(alone).await;
 
     scene.apply(disk("newest-of-all", from_golden("another-ghost"), json!({}))).await;
-    let note = scene.event("newest-of-all", "CloneStuck").await;
-    assert!(note.contains("GoldenMissing"), "{note}");
+    scene.event("newest-of-all", "CloneStuck", &["GoldenMissing"]).await;
     let events: Api<Event> = Api::namespaced(scene.stage.cluster.admin(), TENANT);
     let events = events.list(&ListParams::default()).await.expect("events").items;
     let of_claim = |event: &&Event| event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some("waits-alone");

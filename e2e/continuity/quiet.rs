@@ -2,7 +2,7 @@
 
 use super::{
     cdi::Behaviour,
-    harness::{Mark, Request, condition},
+    harness::{Mark, PATIENCE, Request, condition, eventually},
     stage::{Launch, NAMESPACE},
     versions::{self, Versions},
     world::{World, golden},
@@ -22,6 +22,17 @@ async fn nothing_but_the_lease(world: &World, mark: Mark, what: &str) {
     assert!(writes.is_empty(), "{what}: {writes:#?}");
 }
 
+/// Waits until the daemon has written nothing for a while: marks come after the status that says Ready.
+async fn settled(world: &World) {
+    eventually("the daemon comes to rest", async || {
+        let mark = world.cluster.audit_mark().await;
+        tokio::time::sleep(2 * MOMENT).await;
+        let writes = world.writes_since(mark).await;
+        if writes.is_empty() { Ok(()) } else { Err(format!("{writes:#?}")) }
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_written_when_nothing_changes() {
     let Some(world) = World::enter("").await else { return };
@@ -32,10 +43,10 @@ async fn nothing_is_written_when_nothing_changes() {
         world.image(name, "replicated").await;
         world.stage.until(name, "Ready", "True").await;
     }
-    tokio::time::sleep(MOMENT).await;
+    settled(&world).await;
     for round in 0..3 {
         // Everything that wakes images is touched, and says nothing new.
-        let mark = world.cluster.audit_mark().await;
+        let (mark, looks) = (world.cluster.audit_mark().await, world.stage.looks().await);
         let touch = Patch::Merge(json!({ "metadata": { "labels": { "e2e": format!("{round}") } } }));
         let as_before = PatchParams::default();
         world.stage.images().patch("quiet-0", &as_before, &touch).await.expect("touched");
@@ -44,16 +55,19 @@ async fn nothing_is_written_when_nothing_changes() {
         world.maps(NAMESPACE).patch("golden-catalog-images", &as_before, &touch).await.expect("touched");
         let classes = world.cluster.api(&world.cluster.admin(), "storage.k8s.io/v1", "StorageClass", "").await;
         classes.patch("wffc", &as_before, &touch).await.expect("touched");
+        world.stage.until_looked(looks, 1).await;
         tokio::time::sleep(MOMENT).await;
         nothing_but_the_lease(&world, mark, &format!("re-evaluation {round}")).await;
     }
     // A restart, and a new leader, look at everything anew.
     let mark = world.cluster.audit_mark().await;
-    let ended = daemon.terminate(Duration::from_secs(40)).await.expect("it ends when asked to");
+    let ended = daemon.terminate(PATIENCE).await.expect("it ends when asked to");
     assert!(ended.success(), "{ended:?}");
     let daemon = world.leader("quiet", Launch::default()).await;
     daemon.ready().await;
-    tokio::time::sleep(MOMENT * 2).await;
+    let images = world.stage.images().list(&Default::default()).await.expect("images").items.len();
+    world.stage.until_looked(0, images as u64).await;
+    tokio::time::sleep(MOMENT).await;
     nothing_but_the_lease(&world, mark, "a restart").await;
     world.kill(daemon).await;
 }

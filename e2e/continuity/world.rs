@@ -122,11 +122,7 @@ impl World {
 
     /// Gives the Lease up for a daemon that was killed, so that a round need not wait until it has run out.
     pub async fn release_lease(&self) {
-        let leases: Api<Lease> = Api::namespaced(self.cluster.admin(), CATALOG);
-        if leases.get_opt("golden-catalog").await.expect("asked").is_some() {
-            let patch = json!({ "spec": { "holderIdentity": "", "leaseDurationSeconds": 1 } });
-            leases.patch("golden-catalog", &PatchParams::default(), &Patch::Merge(&patch)).await.expect("released");
-        }
+        self.stage.release_lease().await;
     }
 
     /// Who leads, by the Lease.
@@ -153,9 +149,7 @@ impl World {
 
     /// Kills it, and gives its Lease up.
     pub async fn kill(&self, daemon: Daemon) {
-        daemon.kill();
-        drop(daemon);
-        self.release_lease().await;
+        self.stage.kill(daemon).await;
     }
 
     /// What a killed daemon left of the artifact at `name`.

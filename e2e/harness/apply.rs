@@ -29,7 +29,13 @@ impl Cluster {
 
     /// Like [`Cluster::apply`]; an object without a namespace goes to `namespace`.
     pub async fn apply_in(&self, namespace: &str, yaml: &str) -> Vec<DynamicObject> {
-        self.try_apply(&self.admin(), namespace, yaml).await.unwrap_or_else(|error| panic!("apply: {error}\n{yaml}"))
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.try_apply(&self.admin(), namespace, yaml).await {
+                Err(kube::Error::Api(status)) if super::is_busy(status.code, &status.message) && Instant::now() < deadline => {}
+                outcome => return outcome.unwrap_or_else(|error| panic!("apply: {error}\n{yaml}")),
+            }
+        }
     }
 
     /// Applies objects as whoever `client` is, and gives the server's refusal as it is.

@@ -251,7 +251,7 @@ pub(super) fn config(url: &str, ca_pem: &str, token: &str) -> Config {
     let mut config = Config::new(url.parse().expect("the URL of an API server"));
     config.root_cert = Some(vec![der(ca_pem)]);
     config.auth_info.token = Some(token.to_owned().into());
-    config.connect_timeout = Some(Duration::from_secs(10));
+    config.connect_timeout = Some(Duration::from_secs(60));
     config.default_retry = false;
     config
 }

@@ -1,6 +1,6 @@
 //! The real binary as a child process.
 
-use super::{Output, ScratchDir, assert_no_leak, eventually, leaks, process::Process, scratch_dir};
+use super::{Output, Port, ScratchDir, assert_no_leak, eventually, leaks, process::Process, scratch_dir};
 use std::{
     ffi::{OsStr, OsString},
     path::{Path, PathBuf},
@@ -9,12 +9,16 @@ use std::{
     time::Duration,
 };
 
+/// The longest an answer of its health server may take: it bounds a hang, it measures nothing.
+const PROBE: Duration = Duration::from_secs(60);
+
 /// How a `golden-catalog` process is to be started; its flags are the test's own.
 #[derive(Debug)]
 pub struct DaemonBuilder {
     command: Command,
     name: String,
     health: Option<String>,
+    ports: Vec<Port>,
 }
 
 impl DaemonBuilder {
@@ -56,13 +60,19 @@ impl DaemonBuilder {
         self
     }
 
+    /// Keeps these ports away from others as long as it lives: also while it does not listen on them yet.
+    pub fn keeping(mut self, ports: impl IntoIterator<Item = Port>) -> Self {
+        self.ports.extend(ports);
+        self
+    }
+
     /// Starts it.
     pub fn start(self) -> Daemon {
         let dir = scratch_dir("daemon");
         let log = dir.join("log");
         let process = Process::spawn(&self.name, &self.command, &log).expect("start golden-catalog");
         let metrics = self.command.get_args().find_map(|argument| Some(argument.to_str()?.strip_prefix("--metrics-listen=")?.to_owned()));
-        Daemon { process: Mutex::new(process), name: self.name, health: self.health, metrics, log, _dir: dir }
+        Daemon { process: Mutex::new(process), name: self.name, health: self.health, metrics, log, _ports: self.ports, _dir: dir }
     }
 }
 
@@ -75,6 +85,7 @@ pub struct Daemon {
     health: Option<String>,
     metrics: Option<String>,
     log: PathBuf,
+    _ports: Vec<Port>,
     _dir: ScratchDir,
 }
 
@@ -85,7 +96,7 @@ impl Daemon {
         for variable in ["KUBECONFIG", "E2E_KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"] {
             command.env_remove(variable);
         }
-        DaemonBuilder { command, name: name.to_owned(), health: None }
+        DaemonBuilder { command, name: name.to_owned(), health: None, ports: Vec::new() }
     }
 
     fn process(&self) -> MutexGuard<'_, Process> {
@@ -114,7 +125,7 @@ impl Daemon {
     /// The status and text that a path of its health server answers.
     pub async fn probe_text(&self, path: &str) -> Result<(u16, String), String> {
         let address = self.health.as_ref().expect("the builder was told where the health server listens");
-        let client = reqwest::Client::builder().timeout(Duration::from_secs(5)).no_proxy().build().map_err(|error| error.to_string())?;
+        let client = reqwest::Client::builder().timeout(PROBE).no_proxy().build().map_err(|error| error.to_string())?;
         let answer = client.get(format!("http://{address}/{path}")).send().await.map_err(|error| error.to_string())?;
         let status = answer.status().as_u16();
         Ok((status, answer.text().await.map_err(|error| error.to_string())?))

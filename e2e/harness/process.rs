@@ -135,7 +135,7 @@ impl Process {
         }
         // Each thread stops when it next meets the kernel: until the last has, a request may still be answered.
         if name == "STOP" {
-            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
             while !is_stopped(self.id()) && std::time::Instant::now() < deadline {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }

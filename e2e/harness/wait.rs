@@ -12,6 +12,7 @@ use std::{
     pin::pin,
     time::{Duration, Instant},
 };
+use tokio::sync::watch;
 
 /// How long a test waits for what must come. Long, because the machine may be busy; a passing test waits no longer than it must.
 pub const PATIENCE: Duration = Duration::from_secs(90);
@@ -101,6 +102,55 @@ pub async fn until_listed<K: Object>(api: Api<K>, labels: &str, what: &str, mut 
         panic!("not in {PATIENCE:?}: {what}\n{}", last.iter().map(dump).collect::<Vec<_>>().join("---\n"));
     }
     last
+}
+
+/// What an object goes through from the moment at which this begins: states that pass by themselves are in it too, which a watch that
+/// begins later would miss.
+pub struct History<K> {
+    seen: watch::Receiver<Vec<K>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl<K: Object + Sync> History<K> {
+    /// Follows an object that is there; from when this returns nothing is missed.
+    pub async fn of(api: Api<K>, name: &str) -> Self {
+        let (sender, mut seen) = watch::channel(Vec::new());
+        let name = name.to_owned();
+        let task = tokio::spawn(async move {
+            let mut stream = pin!(watcher::watch_object(api, &name).default_backoff());
+            while let Some(event) = stream.next().await {
+                if let Ok(Some(object)) = event {
+                    sender.send_modify(|seen| seen.push(object));
+                }
+            }
+        });
+        let first = tokio::time::timeout(PATIENCE, seen.wait_for(|seen| !seen.is_empty())).await.map(drop);
+        assert!(first.is_ok(), "nothing to follow in {PATIENCE:?}");
+        Self { seen, task }
+    }
+
+    /// Waits until it was so at some time, and gives it as it was then.
+    pub async fn once(&mut self, what: &str, holds: impl Fn(&K) -> bool) -> K {
+        let arrived = tokio::time::timeout(PATIENCE, self.seen.wait_for(|seen| seen.iter().any(&holds))).await.map(drop);
+        let seen = self.seen.borrow();
+        match seen.iter().find(|object| holds(object)) {
+            Some(object) => object.clone(),
+            None => panic!("never in {PATIENCE:?} ({arrived:?}): {what}\n{}", seen.iter().map(dump).collect::<Vec<_>>().join("---\n")),
+        }
+    }
+}
+
+impl<K> Drop for History<K> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Whether an answer says only that the machine is busy: a verdict or a write was not there in time. To ask again is another question.
+pub fn is_busy(code: u16, message: &str) -> bool {
+    let late = ["deadline exceeded", "Client.Timeout", "took too long", "time allotted", "allotted timeout", "in time"];
+    let etcd = ["etcdserver: request timed out", "etcdserver: leader changed"];
+    code >= 500 && late.iter().chain(&etcd).any(|words| message.contains(words))
 }
 
 /// Tries again and again until it succeeds; for what cannot be watched (HTTP, files, processes).

@@ -2,9 +2,8 @@
 
 use crate::{
     CLUSTER,
-    harness::{Daemon, Needs, Port, chart::CONTROLLER, cli, scratch_dir},
+    harness::{Daemon, Needs, PATIENCE, Port, chart::CONTROLLER, cli, scratch_dir},
 };
-use std::time::Duration;
 
 #[tokio::test]
 async fn the_daemon_runs_with_the_charts_rights_and_ends_when_asked() {
@@ -39,7 +38,7 @@ async fn the_daemon_runs_with_the_charts_rights_and_ends_when_asked() {
     let refused: Vec<_> = theirs.iter().filter(|request| request.code == 403).collect();
     assert!(refused.is_empty(), "{refused:#?}");
 
-    let status = daemon.terminate(Duration::from_secs(60)).await;
+    let status = daemon.terminate(PATIENCE).await;
     assert_eq!(status.and_then(|status| status.code()), Some(0), "{}", daemon.log());
 }
 

@@ -148,14 +148,25 @@ async fn a_run_that_is_stopped_keeps_what_came(#[case] token: bool) {
 /// Decoding is stopped too, and the download it was decoding stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_stopped_while_decoding_fetches_nothing_again() {
+    // A machine that is busy may have decoded it all before it is stopped: then a larger one is taken.
+    for gib in [1, 4, 16] {
+        if is_stopped_while_decoding(gib << 30).await {
+            return;
+        }
+    }
+    panic!("it was never stopped but had always ended");
+}
+
+/// Whether it was stopped before the end of a disk of this size.
+async fn is_stopped_while_decoding(size: u64) -> bool {
     let up = Upstream::start().await;
     let folder = tempfile::TempDir::new().expect("dir");
     let raw = folder.path().join("large.raw");
-    std::fs::File::create(&raw).and_then(|file| file.set_len(1 << 30)).expect("raw");
+    std::fs::File::create(&raw).and_then(|file| file.set_len(size)).expect("raw");
     crate::support::must("sgdisk", &["-n", "1:2048:0", &crate::support::text(&raw)]);
     let packed = std::process::Command::new("gzip").args(["-1", "-c"]).arg(&raw).output().expect("gzip").stdout;
     up.on("/d", Answer::file(packed));
-    let bench = Bench::with(8 << 30, crate::support::settings());
+    let bench = Bench::with(64 << 30, crate::support::settings());
     let asked = request(&up.url("/d"));
     let (progress, mut seen) = watch::channel(Progress::default());
     let run = {
@@ -165,10 +176,14 @@ async fn a_run_stopped_while_decoding_fetches_nothing_again() {
     let decoding = seen.wait_for(|progress| progress.stage == Stage::Verifying && progress.done > 0);
     tokio::time::timeout(PATIENCE, decoding).await.expect("in time").expect("progress");
     run.abort();
-    assert!(run.await.expect_err("aborted").is_cancelled(), "it was not stopped but had ended: a larger disk is needed");
+    match run.await {
+        Err(stopped) => assert!(stopped.is_cancelled(), "{stopped}"),
+        Ok(_) => return false,
+    }
     assert_eq!(bench.files().await.len(), 2, "about.json and data");
     let bench = bench.restart();
     let spooled = bench.run(&asked).await.expect("take in");
-    assert_eq!((spooled.record.disk.virtual_size, up.total()), (1 << 30, 1));
-    assert!(spooled.record.disk.length < MIB * 16);
+    assert_eq!((spooled.record.disk.virtual_size, up.total()), (size, 1));
+    assert!(spooled.record.disk.length < MIB * 64);
+    true
 }

@@ -87,7 +87,7 @@ pub fn must(program: &str, arguments: &[&str]) -> String {
 
 pub fn settings() -> EgressSettings {
     let mut settings = EgressSettings { allow_loopback: true, ..EgressSettings::default() };
-    settings.deadlines.connect = Duration::from_secs(10);
+    settings.deadlines.connect = Duration::from_secs(60);
     settings.deadlines.first_byte = Duration::from_secs(60);
     settings.deadlines.idle = Duration::from_secs(60);
     settings

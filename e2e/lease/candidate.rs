@@ -33,6 +33,9 @@ impl Times {
     pub const DEFAULT: Self = Self(15_000, 10_000, 2_000);
     /// For tests that wait for the end of a Lease. Long enough for a busy machine.
     pub const SHORT: Self = Self(6_000, 4_000, 500);
+    /// For tests that hold the end of a term against the begin of the next by the clock: so far apart that a process which does not
+    /// run for some seconds between them changes nothing.
+    pub const APART: Self = Self(12_000, 4_000, 500);
     /// For tests in which a Lease must not end by itself.
     pub const LONG: Self = Self(60_000, 50_000, 500);
 }

@@ -1,6 +1,6 @@
 //! Who wrote the ConfigMap, in the order the API server took it.
 
-use super::harness::PATIENCE;
+use super::harness::{PATIENCE, eventually};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -26,6 +26,7 @@ pub struct Write {
 
 /// All writes seen so far.
 pub struct Writes {
+    api: Api<ConfigMap>,
     seen: watch::Receiver<Vec<Write>>,
 }
 
@@ -36,6 +37,7 @@ impl Writes {
         let empty = Patch::Apply(serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": OBJECT}}));
         api.patch(OBJECT, &PatchParams::apply("e2e"), &empty).await.expect("make the ConfigMap");
         let (sender, seen) = watch::channel(Vec::new());
+        let own = api.clone();
         tokio::spawn(async move {
             let mut events = std::pin::pin!(watcher::watcher(api, watcher::Config::default()).default_backoff());
             while let Some(event) = events.next().await {
@@ -51,7 +53,7 @@ impl Writes {
                 }
             }
         });
-        Self { seen }
+        Self { api: own, seen }
     }
 
     /// Waits for `more` writes by a candidate from now on.
@@ -65,9 +67,14 @@ impl Writes {
     }
 
     async fn wait(&mut self, counts: impl Fn(&Write) -> bool, more: usize, what: &str) {
-        let now = |writes: &Vec<Write>| writes.iter().filter(|write| counts(write)).count();
-        let before = now(&self.seen.borrow_and_update());
-        let waiting = tokio::time::timeout(PATIENCE, self.seen.wait_for(|writes| now(writes) >= before + more)).await.map(drop);
+        // The watch may be behind: what it still has to tell was written before now.
+        let before = eventually("the last write", async || {
+            let object = self.api.get(OBJECT).await.map_err(|error| error.to_string())?;
+            object.metadata.resource_version.and_then(|version| version.parse::<u64>().ok()).ok_or_else(|| "no version".to_owned())
+        })
+        .await;
+        let made = |writes: &Vec<Write>| writes.iter().filter(|write| write.version > before && counts(write)).count();
+        let waiting = tokio::time::timeout(PATIENCE, self.seen.wait_for(|writes| made(writes) >= more)).await.map(drop);
         assert!(waiting.is_ok(), "not in {PATIENCE:?}: {what}; terms so far: {:?}", self.terms());
     }
 

@@ -9,7 +9,7 @@ use crate::{harness, site::Site, stage::NAMESPACE};
 
 const ELSEWHERE: &str = "catalog-two";
 /// As long as a Pod may take to end, and then some.
-const END: Duration = Duration::from_secs(60);
+const END: Duration = harness::PATIENCE;
 /// The deadline of an uninstall, for helm to hold.
 const DEADLINE: [&str; 3] = ["--wait", "--timeout", "60s"];
 

@@ -76,7 +76,7 @@ impl Site {
         let kubeconfig = self.cluster.kubeconfig_as_service_account(namespace, harness::chart::CONTROLLER).await;
         let (health, metrics) = (Port::reserve(), Port::reserve());
         let settings = self.dir.join(format!("{name}.yaml"));
-        let lease = json!({ "duration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms" });
+        let lease = json!({ "duration": "15s", "renewDeadline": "10s", "retryPeriod": "500ms" });
         let text = json!({ "lease": lease, "backoffMin": "1s", "backoffMax": "5s", "notFoundInterval": "5s", "spoolSize": "5Gi" });
         std::fs::write(&settings, text.to_string()).expect("settings");
         let daemon = Daemon::builder(name)
@@ -97,6 +97,7 @@ impl Site {
             ])
             .kubeconfig(&kubeconfig)
             .health(health.address())
+            .keeping([health, metrics])
             .start();
         daemon.ready().await;
         daemon

@@ -17,7 +17,11 @@ use std::{
 };
 
 use golden_catalog::api::GoldenImage;
-use kube::Api;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
 use serde_json::json;
 
 use crate::{
@@ -169,11 +173,17 @@ impl<'a> House<'a> {
 
     /// Starts the admission role, as its own ServiceAccount, where the API server's webhooks find it.
     pub async fn admission(&self, name: &str) -> Daemon {
-        self.admission_scraped(name, &Port::reserve().address()).await
+        let metrics = Port::reserve();
+        let (scraped, ports) = (metrics.address(), vec![metrics]);
+        self.admission_with(name, &scraped, ports).await
     }
 
     /// Like [`Stage::admission`], with metrics at an address of the test's.
     pub async fn admission_scraped(&self, name: &str, scraped: &str) -> Daemon {
+        self.admission_with(name, scraped, Vec::new()).await
+    }
+
+    async fn admission_with(&self, name: &str, scraped: &str, ports: Vec<Port>) -> Daemon {
         let kubeconfig = self.cluster.kubeconfig_as_service_account(NAMESPACE, "golden-catalog-admission").await;
         let health = Port::reserve();
         let arguments = [
@@ -187,7 +197,7 @@ impl<'a> House<'a> {
             format!("--metrics-listen={scraped}"),
             "--log-format=text".to_owned(),
         ];
-        Daemon::builder(name).args(arguments).kubeconfig(&kubeconfig).health(health.address()).start()
+        Daemon::builder(name).args(arguments).kubeconfig(&kubeconfig).health(health.address()).keeping([health]).keeping(ports).start()
     }
 
     /// Starts a second daemon beside a running one. Both cannot listen on one port of loopback, so this one advertises an
@@ -226,7 +236,8 @@ impl<'a> House<'a> {
         let (health, metrics) = (Port::reserve(), Port::reserve());
         let scraped = launch.scraped.unwrap_or_else(|| metrics.address());
         let mut settings = json!({
-            "lease": { "duration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms" },
+            // What a busy machine does not cost; whoever kills a daemon gives its Lease up ([`House::kill`]).
+            "lease": { "duration": "15s", "renewDeadline": "10s", "retryPeriod": "500ms" },
             "backoffMin": "1s", "backoffMax": "5s", "notFoundInterval": "5s",
             "spoolSize": "20Gi",
         });
@@ -263,7 +274,8 @@ impl<'a> House<'a> {
             .args(enforced)
             .args(launch.arguments)
             .kubeconfig(kubeconfig)
-            .health(health.address());
+            .health(health.address())
+            .keeping([health, metrics]);
         for (variable, value) in launch.environment {
             builder = builder.env(&variable, value);
         }
@@ -271,6 +283,22 @@ impl<'a> House<'a> {
             builder = builder.under(&program, &arguments);
         }
         builder.start()
+    }
+
+    /// Kills a daemon (SIGKILL), and gives its Lease up for it, so that nobody need wait until that has run out.
+    pub async fn kill(&self, daemon: Daemon) {
+        daemon.kill();
+        drop(daemon);
+        self.release_lease().await;
+    }
+
+    /// Gives up the Lease of a daemon that was killed.
+    pub async fn release_lease(&self) {
+        let leases: Api<Lease> = Api::namespaced(self.cluster.admin(), CATALOG);
+        if leases.get_opt("golden-catalog").await.expect("asked").is_some() {
+            let free = json!({ "spec": { "holderIdentity": "", "leaseDurationSeconds": 1 } });
+            leases.patch("golden-catalog", &PatchParams::default(), &Patch::Merge(&free)).await.expect("released");
+        }
     }
 
     /// Sets the list as a hoster does: by an upgrade of the release.
@@ -305,6 +333,26 @@ impl<'a> House<'a> {
         let url = format!("http://{}/metrics", self.metrics.lock().expect("no panic under this lock"));
         let client = reqwest::Client::builder().no_proxy().build().expect("client");
         client.get(url).send().await.expect("metrics").text().await.expect("metrics")
+    }
+
+    /// How often the daemon that was started last has looked at a GoldenImage, by its metrics; 0 while they are not served.
+    pub async fn looks(&self) -> u64 {
+        let url = format!("http://{}/metrics", self.metrics.lock().expect("no panic under this lock"));
+        let client = reqwest::Client::builder().no_proxy().build().expect("client");
+        let Ok(answer) = client.get(url).send().await else { return 0 };
+        let text = answer.text().await.unwrap_or_default();
+        let counts =
+            text.lines().filter(|line| line.starts_with("golden_image_reconciles_total{") && line.contains("controller=\"golden\""));
+        counts.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum()
+    }
+
+    /// Waits until it has looked so many times more than `before`.
+    pub async fn until_looked(&self, before: u64, more: u64) {
+        harness::eventually(&format!("the daemon looks at images {more} times more"), async || {
+            let looks = self.looks().await;
+            if looks >= before + more { Ok(()) } else { Err(format!("{looks} looks, {before} before")) }
+        })
+        .await;
     }
 
     /// The GoldenImages, with all rights.

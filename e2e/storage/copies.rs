@@ -1,5 +1,6 @@
 //! A target that is added when nobody has the artifact any more.
 
+use kube::{ResourceExt as _, api::DynamicObject};
 use serde_json::json;
 
 use super::{
@@ -15,7 +16,7 @@ pub async fn a_late_target_is_copied_without_upstream(scene: &Scene<'_>, daemon:
     scene.image("late", json!([{}])).await;
     scene.stage.until("late", "Ready", "True").await;
     let digest = scene.stage.images().get("late").await.expect("image").status.expect("status").disk.expect("disk").digest;
-    daemon.terminate(std::time::Duration::from_secs(40)).await.expect("it ends when asked to");
+    daemon.terminate(harness::PATIENCE).await.expect("it ends when asked to");
     drop(daemon);
     std::fs::remove_file(scene.nginx.files().join("late")).expect("upstream loses it");
     let daemon = scene.stage.daemon("empty");
@@ -36,9 +37,11 @@ pub async fn a_late_target_is_copied_without_upstream(scene: &Scene<'_>, daemon:
         assert!(scene.stage.cdi.requests_of(CATALOG, golden).is_empty(), "nothing came from the spool");
         let target = scene.target("late", index).await;
         assert!(target.claim_uid.is_some() && target.attempts == 1, "{target:?}");
-        let claim = scene.claims().await.get(golden).await.expect("claim");
-        let marked = claim.metadata.annotations.expect("annotations");
-        assert_eq!(marked.get("kubernetes-worker-image.cozystack.io/disk-digest"), Some(&digest));
+        // Marks are written after the status.
+        harness::until(scene.claims().await, golden, "it says which disk it holds", |claim: &DynamicObject| {
+            claim.annotations().get("kubernetes-worker-image.cozystack.io/disk-digest") == Some(&digest)
+        })
+        .await;
     }
     images::same_content(&scene.stage.disk("vm-default-images-late-other").await, "raw", &raw, "raw");
     assert_eq!(scene.fetches("late"), 1, "upstream was not asked again");

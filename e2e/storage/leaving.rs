@@ -118,8 +118,7 @@ pub async fn a_target_that_is_taken_out_goes_when_nothing_needs_it(scene: &Scene
         volume.annotations().contains_key(marks::RETIRING)
     })
     .await;
-    daemon.kill();
-    drop(daemon);
+    scene.stage.kill(daemon).await;
     let half = |mark: Value| Patch::Merge(json!({ "metadata": { "annotations": { marks::RETIRING: mark } } }));
     let params = PatchParams::default();
     claims.patch(LOCAL, &params, &half(json!("closed since 2026-11-29T10:00:00Z"))).await.expect("marked");

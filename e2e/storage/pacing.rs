@@ -27,7 +27,7 @@ async fn in_line(scene: &Scene<'_>, name: &str) {
 
 /// The one slot is held by an import that stands still, then fails, and fails again: the others get it in the order of their age.
 pub async fn the_oldest_comes_first_and_a_stuck_one_starves_nobody(scene: &Scene<'_>, daemon: Daemon) -> Daemon {
-    daemon.terminate(Duration::from_secs(40)).await.expect("it ends when asked to");
+    daemon.terminate(harness::PATIENCE).await.expect("it ends when asked to");
     drop(daemon);
     let daemon = scene.stage.daemon_with("paced", &json!({ "maxConcurrentImports": 1, "importDeadline": "10m", "importAttempts": 9 }));
     daemon.ready().await;

@@ -7,7 +7,12 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{cdi, harness, scene::Scene, stage::CATALOG};
+use super::{
+    cdi,
+    harness::{self, Daemon},
+    scene::{Scene, end, hurried},
+    stage::CATALOG,
+};
 
 const POLICY: &str = r#"
 apiVersion: admissionregistration.k8s.io/v1
@@ -27,7 +32,10 @@ metadata: {name: no-such-volume}
 spec: {policyName: no-such-volume, validationActions: [Deny]}
 "#;
 
-pub async fn a_policy_that_refuses_is_told_until_it_allows(scene: &Scene<'_>) {
+pub async fn a_policy_that_refuses_is_told_until_it_allows(scene: &Scene<'_>, daemon: Daemon) -> Daemon {
+    end(daemon).await;
+    let daemon = scene.stage.daemon_with("a", &hurried(20));
+    daemon.ready().await;
     scene.stage.cluster.apply(POLICY).await;
     // A policy is in force a moment after it is there.
     let volumes = scene.volumes().await;
@@ -56,12 +64,17 @@ pub async fn a_policy_that_refuses_is_told_until_it_allows(scene: &Scene<'_>) {
     .await;
     let target = &failed.status.expect("status").targets[0];
     assert_eq!(target.last_failure.as_ref().map(|failure| failure.reason.as_str()), Some("CreateRefused"));
+    // With time enough for what is allowed by now.
+    end(daemon).await;
+    let daemon = scene.stage.daemon("a");
+    daemon.ready().await;
     for kind in ["ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy"] {
         let api = scene.stage.cluster.api(&scene.stage.cluster.admin(), "admissionregistration.k8s.io/v1", kind, "").await;
         api.delete("no-such-volume", &DeleteParams::default()).await.expect("deleted");
     }
     scene.stage.until("refused", "Ready", "True").await;
     assert_eq!(scene.fetches("refused"), 1);
+    daemon
 }
 
 pub async fn a_quota_is_named_and_waited_for(scene: &Scene<'_>) {

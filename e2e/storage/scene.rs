@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cdi,
-    harness::{self, Cluster, Condition, ScratchDir},
+    harness::{self, Cluster, Condition, Daemon, ScratchDir},
     stage::{self, CATALOG, Options, Stage, images},
     upstream::nginx::Nginx,
 };
@@ -49,6 +49,16 @@ metadata: {name: other}
 provisioner: other.example
 "#;
 
+/// Ends a daemon so that its Lease is free at once.
+pub async fn end(daemon: Daemon) {
+    daemon.terminate(harness::PATIENCE).await.expect("it ends when asked to");
+}
+
+/// Settings of a daemon that gives an import up soon, for chapters in which none may end well: `attempts` of them are made.
+pub fn hurried(attempts: u32) -> Value {
+    json!({ "importDeadline": "5s", "importAttempts": attempts })
+}
+
 /// The stage, an upstream, and disks.
 pub struct Scene<'a> {
     pub stage: Stage<'a>,
@@ -57,12 +67,12 @@ pub struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    /// Sets it. Deadlines are short, so that a story of many is.
+    /// Sets it. What is told of an import is told soon; an attempt may take as long as a busy machine needs (see [`hurried`]).
     pub async fn set(cluster: &'a Cluster) -> Self {
         let (nginx, _) = stage::upstream();
         let options = Options {
             settings: json!({
-                "maxConcurrentImports": 12, "importQuiet": "2s", "importDeadline": "25s", "importAttempts": 2, "retireWait": "2s",
+                "maxConcurrentImports": 12, "importQuiet": "2s", "importDeadline": "2m", "importAttempts": 20, "retireWait": "2s",
             }),
             classes: CLASSES,
             cdi: |mut options: cdi::Options| {

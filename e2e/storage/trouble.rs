@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{
     cdi::Behaviour,
     harness::{self, Daemon},
-    scene::Scene,
+    scene::{Scene, end, hurried},
     stage::{CATALOG, NAMESPACE},
 };
 
@@ -105,15 +105,23 @@ pub async fn attempts_are_kept_spent_and_begun_anew(scene: &Scene<'_>, daemon: D
         }
     };
     harness::until(scene.stage.images(), "stuck", "the first attempt stands still", at_work(1)).await;
-    daemon.kill();
-    drop(daemon);
+    let volume = async || scene.volumes().await.get_opt(golden).await.expect("asked").and_then(|volume| volume.metadata.uid);
+    let before = volume().await;
+    scene.stage.kill(daemon).await;
     let daemon = scene.stage.daemon("a");
     daemon.ready().await;
-    assert_eq!(scene.target("stuck", 0).await.attempts, 1, "a restart is no attempt");
+    scene.stage.until_looked(0, scene.stage.images().list(&Default::default()).await.expect("images").items.len() as u64).await;
+    assert_eq!((scene.target("stuck", 0).await.attempts, volume().await), (1, before), "a restart is no attempt");
+    end(daemon).await;
+    let daemon = scene.stage.daemon_with("a", &hurried(2));
+    daemon.ready().await;
     let stalled = scene.stage.until("stuck", "Stalled", "True").await;
     assert!(stalled.message.contains("2 attempts are spent") && stalled.message.contains("/retry: <new value>"), "{}", stalled.message);
     let target = scene.target("stuck", 0).await;
     assert_eq!((target.attempts, target.started_time), (2, None));
+    end(daemon).await;
+    let daemon = scene.stage.daemon("a");
+    daemon.ready().await;
     scene.stage.cdi.unscript(golden);
     scene.retry("stuck", "1").await;
     scene.stage.until("stuck", "Ready", "True").await;

@@ -17,6 +17,9 @@ mod proxy;
 pub mod registry;
 pub mod squid;
 
+/// Longer than anything here takes on a busy machine: it bounds a hang, it measures nothing.
+pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(90);
+
 use std::{
     collections::HashMap,
     net::SocketAddr,
@@ -148,7 +151,7 @@ impl Upstream {
 
     /// The one finished hit on `path`: waits until its answer has been written or given up.
     pub async fn settled(&self, path: &str, count: usize) -> Vec<Hit> {
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             let hits = self.hits(path);
             if hits.len() >= count && hits.iter().all(|hit| hit.sent != u64::MAX) {

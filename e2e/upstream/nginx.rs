@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    Authority,
+    Authority, PATIENCE,
     process::{Process, free_address},
 };
 
@@ -87,7 +87,7 @@ impl Nginx {
 
     /// The access log's lines about `target`, once there are at least `count`: nginx writes a line when a request has ended.
     pub fn log(&self, target: &str, count: usize) -> Vec<Line> {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let text = std::fs::read_to_string(self.directory.path().join("access.log")).unwrap_or_default();
             let lines: Vec<_> = text.lines().filter_map(parse).filter(|line| line.target == target).collect();

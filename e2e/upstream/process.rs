@@ -23,7 +23,7 @@ impl Process {
         let child =
             command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let mut process = Self(child);
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + super::PATIENCE;
         while TcpStream::connect(address).is_err() {
             let ended = process.0.try_wait().expect("child");
             let log = || std::fs::read_to_string(log).unwrap_or_default();
@@ -42,7 +42,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         // A master process passes an orderly end on to its workers; a kill would leave them behind.
         let _ = Command::new("kill").arg(self.0.id().to_string()).status();
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(30);
         while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    PATIENCE,
     nginx::is_root,
     process::{Process, free_address},
 };
@@ -47,7 +48,7 @@ impl Squid {
 
     /// The access log's lines that contain `text`, once there is one: squid writes a line when a request or tunnel has ended.
     pub fn log(&self, text: &str) -> Vec<String> {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let log = std::fs::read_to_string(self.directory.path().join("access.log")).unwrap_or_default();
             let lines: Vec<_> = log.lines().filter(|line| line.contains(text)).map(str::to_owned).collect();

@@ -35,8 +35,9 @@ async fn server(codes: &'static [u16]) -> (Asked, Client) {
     (asked, crate::run::client::reader(&kube::Config::new(url)).unwrap())
 }
 
-/// Tells these notes, waits for the publisher's end, and gives what the server was asked and the metrics.
-async fn told(codes: &'static [u16], notes: Vec<Note>) -> (Vec<(String, String, serde_json::Value)>, String) {
+/// Tells these notes, stops the publisher once the server was asked that often, and gives what it was asked and the metrics.
+/// Not sooner: what still waits when it is stopped must go out within [`LAST_WORDS`], and a slow machine may need longer.
+async fn told(codes: &'static [u16], notes: Vec<Note>, requests: usize) -> (Vec<(String, String, serde_json::Value)>, String) {
     let (asked, client) = server(codes).await;
     let metrics = Arc::new(Metrics::new());
     let (recorder, publisher) = recorder(client, "cozystack.io/golden-catalog", "pod-1", metrics.clone());
@@ -44,15 +45,20 @@ async fn told(codes: &'static [u16], notes: Vec<Note>) -> (Vec<(String, String, 
         recorder.tell(note);
     }
     let stop = CancellationToken::new();
-    stop.cancel();
-    publisher.run(stop).await;
+    let enough = async {
+        while asked.lock().unwrap().len() < requests {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        stop.cancel();
+    };
+    tokio::time::timeout(Duration::from_secs(120), async { tokio::join!(publisher.run(stop.clone()), enough) }).await.unwrap();
     let asked = asked.lock().unwrap().clone();
     (asked, metrics.scrape(Format::Text).unwrap())
 }
 
 #[tokio::test]
 async fn a_repeat_is_counted_and_another_text_is_told_anew() {
-    let (asked, _) = told(&[], vec![note("i", "one"), note("i", "one"), note("i", "two")]).await;
+    let (asked, _) = told(&[], vec![note("i", "one"), note("i", "one"), note("i", "two")], 3).await;
     let methods: Vec<&str> = asked.iter().map(|(method, ..)| method.as_str()).collect();
     assert_eq!(methods, ["POST", "PATCH", "POST"]);
     let (_, path, event) = &asked[0];
@@ -70,7 +76,8 @@ async fn a_repeat_is_counted_and_another_text_is_told_anew() {
 
 #[tokio::test]
 async fn a_deleted_event_is_made_anew_and_a_taken_name_is_changed() {
-    let (asked, metrics) = told(&[201, 404, 409, 201, 200], vec![note("i", "one"), note("i", "one"), note("i", "one")]).await;
+    let notes = vec![note("i", "one"), note("i", "one"), note("i", "one")];
+    let (asked, metrics) = told(&[201, 404, 409, 201, 200], notes, 5).await;
     let methods: Vec<&str> = asked.iter().map(|(method, ..)| method.as_str()).collect();
     // The third note is the second of the new series.
     assert_eq!(methods, ["POST", "PATCH", "POST", "POST", "PATCH"]);
@@ -82,7 +89,7 @@ async fn a_deleted_event_is_made_anew_and_a_taken_name_is_changed() {
 
 #[tokio::test]
 async fn what_is_refused_is_counted_and_the_next_one_still_goes_out() {
-    let (asked, metrics) = told(&[403], vec![note("i", "one"), note("i", "two")]).await;
+    let (asked, metrics) = told(&[403], vec![note("i", "one"), note("i", "two")], 2).await;
     assert_eq!(asked.len(), 2);
     assert!(metrics.contains("golden_image_events_lost_total{cause=\"refused\"} 1\n"), "{metrics}");
 }
@@ -90,7 +97,7 @@ async fn what_is_refused_is_counted_and_the_next_one_still_goes_out() {
 #[tokio::test]
 async fn a_full_queue_drops_and_counts_without_waiting() {
     let notes = (0..QUEUE + 10).map(|n| note(&n.to_string(), "one")).collect();
-    let (asked, metrics) = told(&[], notes).await;
+    let (asked, metrics) = told(&[], notes, QUEUE).await;
     assert_eq!(asked.len(), QUEUE);
     assert!(metrics.contains("golden_image_events_lost_total{cause=\"queue_full\"} 10\n"), "{metrics}");
 }

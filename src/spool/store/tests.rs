@@ -93,8 +93,15 @@ fn files(root: &Path) -> Vec<String> {
     found
 }
 
+/// A child that another test has just forked holds copies of all open files, a lock among them, until it runs its program.
 fn open(root: &TempDir, mib: u64) -> Store {
-    Store::open(root.path(), mib * MIB).expect("open")
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        match Store::open(root.path(), mib * MIB) {
+            Err(SpoolError::InUse { .. }) if std::time::Instant::now() < deadline => std::thread::yield_now(),
+            opened => return opened.expect("open"),
+        }
+    }
 }
 
 #[tokio::test]
@@ -121,6 +128,8 @@ async fn two_artifacts_of_one_content_share_the_disk_and_go_together() {
     }
     assert_eq!((store.usage().disks, store.usage().used, store.usage().reserved), (1, MIB, 0));
     for n in [3, 4] {
+        // The order is kept in milliseconds.
+        tokio::time::sleep(Duration::from_millis(3)).await;
         take_in(&store, n, &content(n)).await.expect("take in");
     }
     assert_eq!(store.usage().used, 3 * MIB);

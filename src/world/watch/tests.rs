@@ -351,7 +351,7 @@ async fn an_api_server_that_never_answers_or_falls_silent_is_left_and_asked_anew
     script.then("configmaps", Answer::Hang);
     let silent = script.stream("configmaps");
     let next = script.stream("configmaps");
-    let settings = WatchSettings { answer: Duration::from_millis(300), silence: Duration::from_millis(300), ..WatchSettings::default() };
+    let settings = WatchSettings { answer: Duration::from_secs(2), silence: Duration::from_secs(2), ..WatchSettings::default() };
     let mut running = start(script, Selection::default(), settings, state(settings)).await;
     next.send("ADDED", object("b", "11", "2"));
     running.holds(&["a=1", "b=2"]).await;
