@@ -93,7 +93,7 @@ async fn an_outage_is_borne_calmly_and_ends_by_itself() {
         proxy.set(mode);
         proxy.cut();
         // An outage is a stretch of time; what is asserted is the number of requests in it.
-        let outage = Duration::from_secs(4);
+        let outage = Duration::from_secs(6);
         tokio::time::sleep(outage).await;
         let asked = proxy.seen().len() - before;
         let writes = proxy.seen()[before..].iter().filter(|seen| !matches!(seen.method.as_str(), "GET" | "CONNECT")).count();
