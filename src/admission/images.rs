@@ -63,8 +63,8 @@ impl ImageFacts {
         // A golden that is to go, and is not there, is made for nobody.
         let is_deleted = image.metadata.deletion_timestamp.is_some() && image.spec.deletion_policy == Some(DeletionPolicy::Delete);
         let retired = match image.spec.retire {
-            Some(true) => Some((Reason::Retired, "the image is retired".to_owned())),
-            _ => is_deleted.then(|| (Reason::Retiring, "the image is being deleted".to_owned())),
+            Some(true) => Some((Reason::Retired, "The image is retired".to_owned())),
+            _ => is_deleted.then(|| (Reason::Retiring, "The image is being deleted".to_owned())),
         };
         let of_image = stalled(&status.conditions);
         // The image's Stalled repeats the one of its worst target, which is nothing to the others.

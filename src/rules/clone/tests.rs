@@ -140,8 +140,8 @@ fn a_good_clone_leaves_with_class_and_marks() {
 #[rstest]
 #[case::waits(Progress::Pending("importing, 40%".into()), true, "not ready yet (importing, 40%)")]
 #[case::failed(Progress::Failed { reason: Reason::DigestMismatch, message: "got another digest".into() }, false, "DigestMismatch): got another digest. Nothing was imported.")]
-#[case::retired(Progress::Failed { reason: Reason::Retired, message: "the image is retired".into() }, false, "(Retired): the image is retired. Use another image.")]
-#[case::leaving(Progress::Failed { reason: Reason::Retiring, message: "the image is being deleted.".into() }, false, "(Retiring): the image is being deleted. Use another image.")]
+#[case::retired(Progress::Failed { reason: Reason::Retired, message: "The image is retired".into() }, false, "(Retired): The image is retired. Use another image.")]
+#[case::leaving(Progress::Failed { reason: Reason::Retiring, message: "The image is being deleted.".into() }, false, "(Retiring): The image is being deleted. Use another image.")]
 #[case::going(Progress::Terminating, false, "is being deleted")]
 fn r13_progress(#[case] progress: Progress, #[case] admitted: bool, #[case] text: &str) {
     let case = case(|_, golden| golden.progress = progress);
