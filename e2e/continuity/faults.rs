@@ -120,7 +120,7 @@ async fn an_api_server_that_starts_anew_and_forgot_the_past_costs_nothing() {
     // One import is under way while the API server is gone.
     world.stage.cdi.script(&golden("over-restart"), super::cdi::Behaviour::StuckAt(50.0));
     world.image("over-restart", "replicated").await;
-    world.stage.until_reason("over-restart", "Importing").await;
+    world.until_begun("over-restart").await;
     let plane = world.cluster.control_plane();
     let before = proxy.seen();
     // Versions that the watches know are compacted away, and the API server's own memory of them with its restart: 410.

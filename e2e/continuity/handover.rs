@@ -137,7 +137,7 @@ async fn never_two_writers(what: &str, count: usize) {
         for name in &names {
             world.image(name, "replicated").await;
         }
-        world.stage.until_reason(&names[0], "Importing").await;
+        world.until_begun(&names[0]).await;
         let began = Instant::now();
         match trouble {
             "paused" => daemons[leader].pause(),
@@ -186,7 +186,7 @@ async fn a_leader_with_an_empty_spool_fetches_what_is_unfinished_and_keeps_impor
         world.image(name, "replicated").await;
     }
     for name in ["handed", "changed"] {
-        world.stage.until_reason(name, "Importing").await;
+        world.until_begun(name).await;
         world.stage.cdi.until_journal(CATALOG, &golden(name), |did| did.iter().any(|what| format!("{what:?}").contains("GET"))).await;
     }
     let volumes = world.volumes().await;

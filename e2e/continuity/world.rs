@@ -2,7 +2,7 @@
 
 use super::{
     cdi, harness,
-    harness::{Cluster, Daemon, Mark, Needs, Request, ScratchDir},
+    harness::{Cluster, Daemon, Mark, Needs, Request, ScratchDir, condition, until},
     stage::{CATALOG, Launch, NAMESPACE, Options, Stage, images},
     upstream::nginx::Nginx,
 };
@@ -89,6 +89,15 @@ impl World {
     /// The size of the file at `name`.
     pub fn size(&self, name: &str) -> u64 {
         std::fs::metadata(self.nginx.files().join(name)).expect("file").len()
+    }
+
+    /// Waits until an import has begun. One that stands still is given up by the stand-in every [`STALL`], and that is told until it
+    /// gets further: whoever looks late sees no `Importing`.
+    pub async fn until_begun(&self, name: &str) {
+        until(self.stage.images(), name, "its import has begun", |image: &GoldenImage| {
+            condition(image, "Ready").is_some_and(|ready| ["Importing", "ImportFailed"].contains(&ready.reason.as_str()))
+        })
+        .await;
     }
 
     /// Makes a GoldenImage of the file at its name.
