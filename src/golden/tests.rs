@@ -499,9 +499,13 @@ fn r7_another_uid_is_taken_only_when_asked() {
     observed.targets[0].golden.stranger.as_mut().expect("stranger").consent = Consent::OfThisClaim;
     let decision = run(&observed);
     assert_eq!((ready(&decision).0.as_str(), decision.status.targets[0].claim_uid.as_deref()), ("True", Some("restored")));
-    // Never one that does not carry our mark.
+    // Never one that does not carry our mark, which is what is asked for then, beside the annotation.
     observed.targets[0].golden.claim.as_mut().expect("claim").ours = false;
-    assert_eq!(reason(&run(&observed)), "GoldenReplaced");
+    let told = run(&observed);
+    assert_eq!((reason(&told).as_str(), told.after.len()), ("GoldenReplaced", 0));
+    for mark in ["golden: true`", "image: a`", "identity: ", "adopt: restored`"] {
+        assert!(ready(&told).2.contains(&format!("`kubernetes-worker-image.cozystack.io/{mark}")), "{mark}: {told:?}");
+    }
 }
 
 /// A former golden that came back from a backup is the same by its source; what is in it is not known.
