@@ -71,6 +71,7 @@ async fn an_image_in_every_class() {
     let daemon = Box::pin(leaving::a_target_that_is_taken_out_goes_when_nothing_needs_it(&scene, daemon)).await;
     let daemon = Box::pin(copies::a_late_target_is_copied_without_upstream(&scene, daemon)).await;
     let daemon = Box::pin(pacing::the_oldest_comes_first_and_a_stuck_one_starves_nobody(&scene, daemon)).await;
+    let daemon = Box::pin(pacing::what_cannot_be_imported_for_now_keeps_no_turn(&scene, daemon)).await;
     story.end();
     drop(daemon);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    Action, ClaimView, ClassChoice, DataVolumeView, GrantView, ObservedTarget, adopt,
+    Action, ClaimView, ClassChoice, DataVolumeView, FetchView, GrantView, HeldBack, ObservedTarget, adopt,
     decide::{Draft, after, whole_seconds},
     target::TargetState,
 };
@@ -83,6 +83,10 @@ pub(super) fn running(
         draft.wake_at(at.max(after(draft.now, std::time::Duration::from_secs(1))));
         return match view.golden.refused.clone() {
             Some((reason, message)) => TargetState::trouble(reason, message).with_disk(),
+            None if status.last_failure.is_none() => {
+                TargetState::working(Reason::GoldenTerminating, format!("Waiting for the former DataVolume {golden} to be gone."))
+                    .with_disk()
+            }
             None => failed_before(status, draft.settings.import_attempts).with_disk(),
         };
     }
@@ -133,6 +137,26 @@ pub(super) fn running(
     // clock that was ahead.
     let recorded = [&status.progress_time, &status.started_time].into_iter().flatten().map(|at| at.0).max();
     let moved = view.golden.moved.or(recorded).unwrap_or(draft.now).min(draft.now);
+    let quiet = after(moved, draft.settings.import_quiet);
+    if let Some(disk) = disk.filter(|_| !is_copy)
+        && let Some(held_back) = cannot_come(draft, disk, view)
+    {
+        if draft.now >= quiet {
+            give_back(draft, golden, volume, status);
+        } else {
+            draft.wake_at(quiet);
+        }
+        return match held_back {
+            HeldBack::Suspended => {
+                TargetState::working(Reason::Suspended, "The image is suspended, and the spool has not got the disk that its import pulls.")
+            }
+            HeldBack::Missing(what) => {
+                let message = format!("{what} does not exist, and the spool has not got the disk that the import pulls.");
+                TargetState::trouble(Reason::ReferenceNotFound, message)
+            }
+        }
+        .with_disk();
+    }
     if let Some(disk) = disk.filter(|_| !is_copy) {
         // Written once for each importer; and while nothing moves now and then again, since whoever deleted the Secret or the
         // CA leaves a pod that cannot start, and Secrets of this namespace we may not read.
@@ -147,7 +171,6 @@ pub(super) fn running(
         }
         draft.wake_at(after(moved, pause.saturating_mul(u32::try_from(still + 1).unwrap_or(u32::MAX))));
     }
-    let quiet = after(moved, draft.settings.import_quiet);
     let facts = ImportFacts {
         phase: &volume.phase,
         bound: &volume.bound,
@@ -179,6 +202,26 @@ pub(super) fn running(
         None => TargetState::working(Reason::Importing, format!("CDI: {phase}{percent}.")).with_disk(),
         Some(source) => TargetState::working(Reason::Copying, format!("CDI copies the golden {source}: {phase}{percent}.")),
     }
+}
+
+/// Why the disk that an import pulls will not come before something changes: the spool lacks it, and fetching it is held back. An importer
+/// that has it all needs nothing more.
+fn cannot_come(draft: &Draft<'_>, disk: Digest, view: &ObservedTarget) -> Option<HeldBack> {
+    let is_there = spooled_disk(draft).is_some_and(|(spooled, _)| spooled == disk);
+    let is_coming = matches!(draft.observed.fetch, FetchView::Running { .. });
+    draft.held_back().filter(|_| !is_there && !is_coming && !view.golden.is_downloaded)
+}
+
+/// Ends an attempt that nothing can come of for now, which is no failure of it: its turn and its room go to others (R11), and it begins anew
+/// when the disk is there again.
+fn give_back(draft: &mut Draft<'_>, golden: &GoldenName, volume: &DataVolumeView, status: &mut TargetStatus) {
+    draft.after.push(Action::DeleteVolume { golden: golden.clone(), uid: volume.uid.clone() });
+    status.attempts = (status.attempts - 1).max(0);
+    status.started_time = None;
+    status.progress_percent = None;
+    status.progress_time = None;
+    // By this it is known that the DataVolume is to go, should its deletion be cut off.
+    status.next_attempt_time = Some(draft.now());
 }
 
 /// What storage is given credit for at the least, in bytes a second, once the whole disk is with the importer.

@@ -39,7 +39,7 @@ pub use import::stood_still;
 pub use leaving::{Leaving, place};
 pub use left::unfinished_of;
 pub use observed::{
-    ClaimView, ClassChoice, ClassFound, CredentialsView, DataVolumeView, FetchView, GoldenView, GrantView, Metadata, Observed,
+    ClaimView, ClassChoice, ClassFound, CredentialsView, DataVolumeView, FetchView, GoldenView, GrantView, HeldBack, Metadata, Observed,
     ObservedTarget, Permits, Reference, Settings, SpooledView, UpstreamView,
 };
 pub use pacer::{Pacer, Turn};

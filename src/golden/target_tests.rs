@@ -1,9 +1,10 @@
 //! What one target is to its siblings, and what its attempts leave behind, told as decisions.
 
+use rstest::rstest;
 use serde_json::json;
 
 use super::{
-    Action, ClaimView, ClassChoice, DataVolumeView, Decision, FetchView, GoldenView, ImportOrder, Observed, Settings, decide,
+    Action, ClaimView, ClassChoice, DataVolumeView, Decision, FetchView, GoldenView, ImportOrder, Observed, Reference, Settings, decide,
     needs_no_disk,
     tests::{claim, class, http, later, made, now, observed, ready, reason, run, spooled, stranger, volume},
 };
@@ -11,6 +12,7 @@ use crate::{
     api::{ConditionType, LastFailure, TargetStatus, find_condition, is_true},
     golden::decide::whole_seconds,
     model::VolumeMode,
+    rules::Reason,
 };
 
 fn order(decision: &Decision) -> Option<&ImportOrder> {
@@ -221,6 +223,56 @@ fn the_disk_is_kept_for_whoever_may_need_it() {
     observed.fetch = FetchView::Running { percent: None };
     let decision = run(&observed);
     assert!(needs_no_disk(&decision.status.targets[1]) && !needs_no_disk(&decision.status.targets[0]), "{decision:?}");
+}
+
+/// R11: an import whose disk the spool lost, and is not fetched before something changes, gives its turn back without having failed.
+#[rstest]
+#[case::suspended(true, Reference::Found, Reason::Suspended, "Set `spec.suspend: false`")]
+#[case::without_its_secret(false, Reference::Missing("The Secret ns/s".into()), Reason::ReferenceNotFound, "The Secret ns/s does not exist")]
+fn r11_what_cannot_be_imported_for_now_gives_its_turn_back(
+    #[case] suspend: bool,
+    #[case] credentials: Reference,
+    #[case] told: Reason,
+    #[case] words: &str,
+) {
+    let settings = Settings::default();
+    let mut observed = begun();
+    observed.targets[0].golden.volume = Some(volume("ImportInProgress"));
+    observed.spooled = None;
+    observed.image.as_mut().expect("image").suspend = suspend;
+    observed.credentials.reference = credentials;
+    let at = |observed: &Observed, seconds: u64| decide(observed, &settings, later(seconds));
+    let is_told = |decision: &Decision| {
+        let (_, reason, message) = ready(decision);
+        assert!(reason == told.as_str() && message.contains(words), "{reason}: {message}");
+    };
+    let first = at(&observed, 1);
+    is_told(&first);
+    assert!(first.after.iter().all(|action| !matches!(action, Action::DeleteVolume { .. })), "perhaps only for a moment: {first:?}");
+    let ended = at(&observed, 61);
+    is_told(&ended);
+    assert!(ended.after.iter().any(|action| matches!(action, Action::DeleteVolume { .. })), "{ended:?}");
+    let target = &ended.status.targets[0];
+    assert_eq!((target.attempts, &target.started_time, &target.last_failure), (0, &None, &None), "no failure of its own");
+    // The deletion was cut off: asked for again, and nothing is begun.
+    observed.status = ended.status.clone();
+    let again = at(&observed, 62);
+    assert!(again.after.iter().any(|action| matches!(action, Action::DeleteVolume { .. })), "{again:?}");
+    assert_eq!(again.status.targets[0].started_time, None);
+    // Gone, it waits without a turn, and goes on alone when the cause goes.
+    observed.targets[0].golden = GoldenView::default();
+    let waiting = at(&observed, 63);
+    assert_eq!(waiting.wants.imports, 0, "{waiting:?}");
+    is_told(&waiting);
+    observed.image.as_mut().expect("image").suspend = false;
+    observed.credentials.reference = Reference::Found;
+    observed.permits.fetch = true;
+    let fetched = at(&observed, 64);
+    assert!(fetched.after.iter().any(|action| matches!(action, Action::Fetch { .. })), "{fetched:?}");
+    observed.spooled = Some(spooled());
+    observed.permits.imports = 1;
+    let begun_anew = at(&observed, 65);
+    assert!(order(&begun_anew).is_some() && begun_anew.status.targets[0].attempts == 1, "{begun_anew:?}");
 }
 
 /// CDI shows nothing while it converts: with the whole disk there, a large one has longer than the deadline.

@@ -936,11 +936,15 @@ fn an_import_whose_disk_the_spool_has_not_got_waits_for_the_spool() {
     let another = SpooledView { disk_digest: Digest::of(b"another"), ..spooled() };
     let running = FetchView::Running { percent: None };
     let failed = FetchView::Failed { reason: Reason::Unavailable, message: String::new(), retry_after: None };
-    assert!(volume.waits_for_the_spool(None, &running) && volume.waits_for_the_spool(None, &FetchView::Idle));
-    assert!(volume.waits_for_the_spool(Some(&another), &running));
-    assert!(!volume.waits_for_the_spool(Some(&spooled()), &FetchView::Idle), "the spool has it");
-    assert!(!volume.waits_for_the_spool(None, &failed), "an import that nothing comes for ends some time");
-    assert!(!copy.waits_for_the_spool(None, &running) && !done.waits_for_the_spool(None, &running));
+    let waits =
+        |volume: &DataVolumeView, spooled: Option<&SpooledView>, fetch: &FetchView| volume.waits_for_the_spool(spooled, fetch, false);
+    assert!(waits(&volume, None, &running) && waits(&volume, None, &FetchView::Idle));
+    assert!(waits(&volume, Some(&another), &running));
+    assert!(!waits(&volume, Some(&spooled()), &FetchView::Idle), "the spool has it");
+    assert!(!waits(&volume, None, &failed), "an import that nothing comes for ends some time");
+    assert!(!waits(&copy, None, &running) && !waits(&done, None, &running));
+    assert!(!volume.waits_for_the_spool(None, &FetchView::Idle, true), "nor one whose disk is not fetched for now");
+    assert!(volume.waits_for_the_spool(None, &running, true), "whatever is said of later fetches");
 }
 
 /// A clock that was ahead by less than the longest of all waits makes no hours of a few seconds.
