@@ -56,6 +56,7 @@ async fn an_image_in_every_class() {
     story.tell("an undersized sibling", Box::pin(targets::a_target_that_cannot_hold_the_disk_is_told_before_the_transfer(&scene))).await;
     story.tell("selected namespaces", Box::pin(targets::a_golden_says_whom_it_is_for_before_that_is_enforced(&scene))).await;
     story.tell("a moved default", Box::pin(targets::a_moved_default_is_told_and_changes_nothing(&scene))).await;
+    story.tell("a class of another driver", Box::pin(targets::a_class_of_another_driver_is_told_and_changes_nothing(&scene))).await;
     story.tell("a policy that refuses", Box::pin(refusals::a_policy_that_refuses_is_told_until_it_allows(&scene))).await;
     story.tell("a quota", Box::pin(refusals::a_quota_is_named_and_waited_for(&scene))).await;
     story.tell("a foreign Secret", Box::pin(refusals::a_foreign_secret_is_left_alone(&scene))).await;

@@ -288,6 +288,8 @@ pub enum ClassChoice {
 pub struct ClassFound {
     /// Its name.
     pub name: ClassName,
+    /// Its provisioner.
+    pub provisioner: String,
     /// How volumes of the class can be claimed, best first, from its StorageProfile.
     pub properties: Vec<ClaimProperties>,
     /// The smallest volume that it makes.
@@ -403,6 +405,8 @@ pub struct ClaimView {
     pub terminating: bool,
     /// Its StorageClass.
     pub class: Option<String>,
+    /// Who was asked for its volume, where Kubernetes wrote that.
+    pub provisioner: Option<String>,
     /// Its volume mode.
     pub volume_mode: Option<String>,
     /// Its access modes.

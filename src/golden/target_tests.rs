@@ -193,6 +193,22 @@ fn r7_a_claim_deleted_under_its_volume_is_told_with_what_helps() {
     assert_eq!(reason(&run(&observed)), "GoldenReplaced");
 }
 
+/// Told on the golden that was made before, beside what else its class cannot do; and nothing changes.
+#[test]
+fn a_class_made_anew_for_another_provisioner_is_told_on_the_golden_in_it() {
+    let told = |observed: &Observed| find_condition(&run(observed).status.conditions, ConditionType::CloneLimited).cloned();
+    let mut observed = made();
+    observed.targets[0].golden.claim.as_mut().expect("claim").provisioner = Some("linstor.csi.linbit.com".into());
+    assert_eq!(told(&observed), None);
+    let ClassChoice::Found(class) = &mut observed.targets[0].class else { panic!("a class") };
+    (class.provisioner, class.warnings) = ("other.example".into(), vec!["it is slow".into()]);
+    let limited = told(&observed).expect("told");
+    assert!(limited.message.starts_with("StorageClass replicated was made anew for the provisioner other.example"), "{limited:?}");
+    assert!(limited.message.contains(". it is slow."), "what was known before stays: {limited:?}");
+    let decision = run(&observed);
+    assert!(ready(&decision).0 == "True" && decision.after.is_empty() && decision.before.is_empty(), "{decision:?}");
+}
+
 #[test]
 fn a_class_that_is_gone_is_told_on_the_golden_in_it() {
     let mut observed = made();

@@ -31,6 +31,7 @@ pub(super) fn later(seconds: u64) -> Timestamp {
 pub(super) fn class(name: &str) -> ClassChoice {
     ClassChoice::Found(ClassFound {
         name: name.parse().expect("class"),
+        provisioner: "linstor.csi.linbit.com".into(),
         properties: vec![ClaimProperties { access_modes: vec!["ReadWriteMany".into()], volume_mode: Some(VolumeMode::Block) }],
         minimum: None,
         overheads: crate::rules::size::Overheads::default(),
