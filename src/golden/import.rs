@@ -139,7 +139,7 @@ pub(super) fn running(
     let moved = view.golden.moved.or(recorded).unwrap_or(draft.now).min(draft.now);
     let quiet = after(moved, draft.settings.import_quiet);
     if let Some(disk) = disk.filter(|_| !is_copy)
-        && let Some(held_back) = cannot_come(draft, disk, view)
+        && let Some(held_back) = cannot_come(draft, disk, volume, view)
     {
         if draft.now >= quiet {
             give_back(draft, golden, volume, status);
@@ -188,9 +188,10 @@ pub(super) fn running(
     let known = if is_copy { source_in_use(draft, volume) } else { view.golden.trouble.clone() };
     let before = || if further.is_none() { told_before(status, volume, view) } else { None };
     let trouble = known.or_else(|| import_trouble(facts)).or_else(|| view.golden.refused.clone()).or_else(before);
-    let deadline = after(moved, patience(draft, view));
+    let patience = patience(draft.settings.import_deadline, draft.status.disk.as_ref(), volume, view.golden.is_downloaded);
+    let deadline = after(moved, patience);
     if draft.now >= deadline || volume.phase == "Failed" {
-        return with_disk(give_up(draft, golden, volume, patience(draft, view).as_secs() / 60, trouble, status));
+        return with_disk(give_up(draft, golden, volume, patience.as_secs() / 60, trouble, status));
     }
     draft.wake_at(if draft.now < quiet { quiet.min(deadline) } else { deadline });
     if let Some((reason, message)) = trouble {
@@ -206,10 +207,12 @@ pub(super) fn running(
 
 /// Why the disk that an import pulls will not come before something changes: the spool lacks it, and fetching it is held back. An importer
 /// that has it all needs nothing more.
-fn cannot_come(draft: &Draft<'_>, disk: Digest, view: &ObservedTarget) -> Option<HeldBack> {
+fn cannot_come(draft: &Draft<'_>, disk: Digest, volume: &DataVolumeView, view: &ObservedTarget) -> Option<HeldBack> {
     let is_there = spooled_disk(draft).is_some_and(|(spooled, _)| spooled == disk);
     let is_coming = matches!(draft.observed.fetch, FetchView::Running { .. });
-    draft.held_back().filter(|_| !is_there && !is_coming && !view.golden.is_downloaded)
+    draft
+        .held_back()
+        .filter(|_| !is_there && !is_coming && !view.golden.is_downloaded && volume.percent.is_none_or(|percent| percent < 100))
 }
 
 /// Ends an attempt that nothing can come of for now, which is no failure of it: its turn and its room go to others (R11), and it begins anew
@@ -229,9 +232,12 @@ const SLOWEST_STORAGE: u64 = 8 << 20;
 
 /// For how long an import may make no progress. CDI says nothing of how far it is while it converts the disk that it has pulled, and
 /// the larger that is the longer it takes.
-fn patience(draft: &Draft<'_>, view: &ObservedTarget) -> Duration {
-    let deadline = draft.settings.import_deadline;
-    let size = draft.status.disk.as_ref().and_then(|disk| disk.virtual_size.parse::<DiskSize>().ok()).filter(|_| view.golden.is_downloaded);
+///
+/// `is_downloaded` is what this process's spool saw. What an earlier process served is known by CDI's own progress, which is of the
+/// download: it is at its end while the disk is converted, and falls when an importer begins again.
+pub fn patience(deadline: Duration, disk: Option<&DiskStatus>, volume: &DataVolumeView, is_downloaded: bool) -> Duration {
+    let is_whole = is_downloaded || volume.copies.is_none() && volume.percent.is_some_and(|percent| percent >= 100);
+    let size = disk.and_then(|disk| disk.virtual_size.parse::<DiskSize>().ok()).filter(|_| is_whole);
     size.map_or(deadline, |size| deadline.max(Duration::from_secs(size.bytes() / SLOWEST_STORAGE)))
 }
 

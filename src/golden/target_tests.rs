@@ -305,6 +305,19 @@ fn a_large_disk_has_time_to_be_converted() {
     assert!(gives_up(&observed, 16));
     observed.targets[0].golden.is_downloaded = true;
     assert!(!gives_up(&observed, 16) && !gives_up(&observed, 130) && gives_up(&observed, 137));
+    // A process that has just been started saw nobody download: CDI says that it is done.
+    let converts = |percent: Option<u8>, copies: Option<&str>| {
+        let mut observed = observed.clone();
+        let golden = &mut observed.targets[0].golden;
+        let volume = golden.volume.as_mut().expect("volume");
+        (volume.percent, volume.copies, golden.is_downloaded) = (percent, copies.map(str::to_owned), false);
+        observed.status.targets[0].progress_percent = percent.map(|percent| i32::from(percent) / 10 * 10);
+        observed
+    };
+    assert!(!gives_up(&converts(Some(100), None), 130) && gives_up(&converts(Some(100), None), 137));
+    for other in [converts(Some(99), None), converts(None, None), converts(Some(100), Some("another"))] {
+        assert!(gives_up(&other, 16), "{other:?}");
+    }
     observed.status.disk.as_mut().expect("disk").virtual_size = "1Gi".into();
     assert!(!gives_up(&observed, 14) && gives_up(&observed, 16), "never shorter than the deadline");
 }

@@ -235,7 +235,8 @@ impl Term {
                 // A crash-looping importer that downloads the disk again and again does not move.
                 let percent = volume.percent.unwrap_or(0);
                 let known = status.targets.iter().find(|entry| entry.golden.as_deref() == Some(golden.as_str()));
-                let deadline = self.shared.settings.import_deadline;
+                let (disk, deadline) = (status.disk.as_ref(), self.shared.settings.import_deadline);
+                let deadline = golden::patience(deadline, disk, volume, target.golden.is_downloaded);
                 let stood = known.map(|known| golden::stood_still(known, volume, deadline, now)).unwrap_or_default();
                 target.golden.moved = Some(memory.moved(&volume.uid, percent, now, stood));
             }
