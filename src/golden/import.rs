@@ -58,6 +58,10 @@ pub(super) fn running(
     status: &mut TargetStatus,
 ) -> TargetState {
     if !volume.ours {
+        // Under a DataVolume that came back without our mark, the claim may be the golden that a person wants.
+        if let Some(state) = adopt::disbelieved(draft, golden, None, view, status) {
+            return state;
+        }
         let message =
             format!("A DataVolume {golden} ({}) exists in the catalog namespace and does not carry this image's mark.", volume.source);
         return TargetState::trouble(Reason::NameConflict, message);
