@@ -58,7 +58,9 @@ async fn an_image_in_every_class() {
     story.tell("an undersized sibling", Box::pin(targets::a_target_that_cannot_hold_the_disk_is_told_before_the_transfer(&scene))).await;
     story.tell("selected namespaces", Box::pin(targets::a_golden_says_whom_it_is_for_before_that_is_enforced(&scene))).await;
     story.tell("a moved default", Box::pin(targets::a_moved_default_is_told_and_changes_nothing(&scene))).await;
+    story.tell("a class of another driver", Box::pin(targets::a_class_of_another_driver_is_told_and_changes_nothing(&scene))).await;
     story.tell("a quota", Box::pin(refusals::a_quota_is_named_and_waited_for(&scene))).await;
+    story.tell("a shared quota", Box::pin(refusals::a_quota_with_room_for_one_import_is_shared_in_turn(&scene))).await;
     story.tell("a foreign Secret", Box::pin(refusals::a_foreign_secret_is_left_alone(&scene))).await;
     story.tell("a Secret that stays", Box::pin(refusals::a_secret_that_may_not_be_deleted_keeps_no_golden_waiting(&scene))).await;
     story.tell("a deleted image's unfinished import", Box::pin(refusals::a_deleted_images_unfinished_import_goes_with_it(&scene))).await;
@@ -73,6 +75,7 @@ async fn an_image_in_every_class() {
     let daemon = Box::pin(leaving::a_target_that_is_taken_out_goes_when_nothing_needs_it(&scene, daemon)).await;
     let daemon = Box::pin(copies::a_late_target_is_copied_without_upstream(&scene, daemon)).await;
     let daemon = Box::pin(pacing::the_oldest_comes_first_and_a_stuck_one_starves_nobody(&scene, daemon)).await;
+    let daemon = Box::pin(pacing::what_cannot_be_imported_for_now_keeps_no_turn(&scene, daemon)).await;
     story.end();
     drop(daemon);
 }

@@ -1,5 +1,7 @@
 //! R7: goldens that a backup brought back, under new UIDs: reported, taken over when a person says so, never imported over.
 
+use std::collections::BTreeMap;
+
 use golden_catalog::api::GoldenImage;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{
@@ -31,15 +33,18 @@ struct Case {
     has_status: bool,
     /// It is a golden of a former catalog, which was lost before the image was listed.
     is_former: bool,
+    /// What brought it back left our marks out.
+    is_bare: bool,
 }
 
-const CASES: [Case; 6] = [
-    Case { name: "pair", has_volume: true, has_status: true, is_former: false },
-    Case { name: "pair-elsewhere", has_volume: true, has_status: false, is_former: false },
-    Case { name: "claim", has_volume: false, has_status: true, is_former: false },
-    Case { name: "claim-elsewhere", has_volume: false, has_status: false, is_former: false },
-    Case { name: "relic", has_volume: true, has_status: false, is_former: true },
-    Case { name: "relic-claim", has_volume: false, has_status: false, is_former: true },
+const CASES: [Case; 7] = [
+    Case { name: "pair", has_volume: true, has_status: true, is_former: false, is_bare: false },
+    Case { name: "pair-elsewhere", has_volume: true, has_status: false, is_former: false, is_bare: false },
+    Case { name: "claim", has_volume: false, has_status: true, is_former: false, is_bare: false },
+    Case { name: "bare", has_volume: false, has_status: true, is_former: false, is_bare: true },
+    Case { name: "claim-elsewhere", has_volume: false, has_status: false, is_former: false, is_bare: false },
+    Case { name: "relic", has_volume: true, has_status: false, is_former: true, is_bare: false },
+    Case { name: "relic-claim", has_volume: false, has_status: false, is_former: true, is_bare: false },
 ];
 
 /// What is lost and restored once more, from a backup that was taken after a person had consented.
@@ -182,14 +187,17 @@ async fn plan_foretells_it(scene: &Scene<'_>, cases: &[&Case]) {
 
 /// Told with the very value that is wanted; a word that came with the backup is none; and when a person sets it, taken over as it is.
 async fn reported_and_then_taken(scene: &Scene<'_>, cases: &[&Case], before: &[Before]) {
+    let mut remedies = Vec::new();
     for (case, (_, uid)) in cases.iter().zip(before) {
         let told = scene.stage.until_reason(case.name, "GoldenReplaced").await;
         let ready = harness::condition(&told, "Ready").expect("Ready");
         let wanted = format!("{ADOPT}: {}", uid.as_deref().expect("UID"));
         assert!(ready.message.contains(&wanted), "{}: {}", case.name, ready.message);
+        remedies.push(named_by(&ready.message));
     }
-    for (case, (_, uid)) in cases.iter().zip(before) {
-        let consent = json!({ "metadata": { "annotations": { ADOPT: uid } } });
+    for (case, (labels, annotations)) in cases.iter().zip(remedies) {
+        assert_eq!((annotations.len(), labels.len()), (1, if case.is_bare { 3 } else { 0 }), "{}: {labels:?}", case.name);
+        let consent = json!({ "metadata": { "annotations": annotations, "labels": labels } });
         scene.claims().await.patch(&case.golden(), &PatchParams::default(), &Patch::Merge(&consent)).await.expect("annotated");
     }
     for (case, (asked, uid)) in cases.iter().zip(before) {
@@ -209,6 +217,13 @@ async fn reported_and_then_taken(scene: &Scene<'_>, cases: &[&Case], before: &[B
         })
         .await;
     }
+}
+
+/// The labels and the annotation that a message says are to be written, as a person reads them.
+fn named_by(message: &str) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
+    let quoted = message.split('`').skip(1).step_by(2);
+    let pairs = quoted.filter_map(|text| text.split_once(": ")).map(|(key, value)| (key.to_owned(), value.to_owned()));
+    pairs.partition(|(key, _)| key != ADOPT)
 }
 
 /// Takes DataVolume and claim away and brings back what a backup tool would, on the same storage: other UIDs, no owners, the same labels, annotations and spec.
@@ -244,6 +259,7 @@ async fn restore(scene: &Scene<'_>, case: &Case) {
     texts.entry(ADOPT).or_insert_with(|| json!("true"));
     let labels = |of: &DynamicObject| {
         let mut labels = of.labels().clone();
+        labels.retain(|key, _| !case.is_bare || !key.starts_with("kubernetes-worker-image.cozystack.io/"));
         labels.extend(case.is_former.then(|| (RESTORED_BY.to_owned(), "a-restore".to_owned())));
         labels
     };

@@ -338,13 +338,15 @@ impl Ctx {
             scratch: scratch.cloned(),
             progress: &progress,
         };
+        let at_the_end = |behaviour: &Behaviour| matches!(behaviour, Behaviour::StuckAt(at) if *at >= 100.0).then_some(());
+        let stops_at_the_end = || self.scripts.find(&run.key, at_the_end).is_some();
         let report = async {
             let mut told = 0;
             loop {
                 tokio::time::sleep(self.opts.progress_interval).await;
                 let now = fraction.load(Ordering::Relaxed);
-                // 100 % is held back until the disk is written.
-                if now != told && now < 10_000 {
+                // 100 % is held back until the disk is written, but where a script stops there: CDI shows it while it converts the download.
+                if now != told && (now < 10_000 || stops_at_the_end()) {
                     told = now;
                     self.set(run, &[(names::PROGRESS, Some(&format!("{:.2}%", now as f64 / 100.0)))]).await;
                 }

@@ -16,7 +16,7 @@ use super::cache::Key;
 /// What happens to the DataVolumes that a script names. Each stays in force until [`Handle::unscript`](super::Handle::unscript), those with `times` until they were used up.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Behaviour {
-    /// The transfer stops at this percentage; after `stall_timeout` the attempt is given up and starts again from zero. A clone stays in its phase.
+    /// The transfer stops at this percentage; after `stall_timeout` the attempt is given up and starts again from zero. At 100 it stands for a conversion that takes long. A clone stays in its phase.
     StuckAt(f64),
     /// The importer ends with this message (reason `Error`, restarted by the kubelet), this many times. A clone's phase becomes `Error`.
     Error { message: String, times: u32 },

@@ -3,13 +3,19 @@
 use std::time::Duration;
 
 use golden_catalog::api::GoldenImage;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
 use serde_json::json;
 
 use super::{
     cdi::{Behaviour, What},
     harness::{self, Daemon},
     scene::Scene,
-    stage::CATALOG,
+    stage::{CATALOG, NAMESPACE},
+    upstream::Authority,
 };
 
 fn golden(name: &str) -> String {
@@ -73,5 +79,65 @@ pub async fn the_oldest_comes_first_and_a_stuck_one_starves_nobody(scene: &Scene
     scene.stage.cdi.unscript(&golden(stuck));
     scene.retry(stuck, "1").await;
     scene.stage.until(stuck, "Ready", "True").await;
+    daemon
+}
+
+/// Both slots are held by imports whose disk the spool loses. One image is suspended, of the other the ConfigMap with its CA is gone: each
+/// says so and gives its turn back, and goes on alone when the cause goes.
+pub async fn what_cannot_be_imported_for_now_keeps_no_turn(scene: &Scene<'_>, daemon: Daemon) -> Daemon {
+    daemon.terminate(Duration::from_secs(40)).await.expect("it ends when asked to");
+    drop(daemon);
+    let paced = json!({ "maxConcurrentImports": 2, "importDeadline": "10m" });
+    let daemon = scene.stage.daemon_with("held", &paced);
+    daemon.ready().await;
+    let maps: Api<ConfigMap> = Api::namespaced(scene.stage.cluster.admin(), NAMESPACE);
+    let map = json!({ "metadata": { "name": "authority" }, "data": { "ca.crt": Authority::new().pem() } });
+    let map: ConfigMap = serde_json::from_value(map).expect("ConfigMap");
+    maps.create(&PostParams::default(), &map).await.expect("created");
+    let (suspended, without) = ("held-suspended", "held-without");
+    for (name, seed) in [(suspended, 80), (without, 81)] {
+        scene.stage.cdi.script(&golden(name), Behaviour::StuckAt(30.0));
+        scene.disk(name, seed);
+    }
+    scene.image(suspended, json!([{}])).await;
+    let spec = json!({
+        "source": { "http": { "url": format!("http://{}/{without}", scene.nginx.http) } },
+        "caBundleRef": { "name": "authority", "key": "ca.crt" },
+    });
+    let object = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": without }, "spec": spec });
+    let object: GoldenImage = serde_json::from_value(object).expect("object");
+    scene.stage.images().create(&PostParams::default(), &object).await.expect("created");
+    for name in [suspended, without] {
+        scene.stage.until_reason(name, "Importing").await;
+        harness::until(scene.volumes().await, &golden(name), "its import is begun", |_| true).await;
+    }
+    daemon.kill();
+    drop(daemon);
+    std::fs::remove_dir_all(scene.stage.spool_of("held")).expect("the spool's volume is lost");
+    maps.delete("authority", &DeleteParams::default()).await.expect("deleted");
+    let suspend = async |suspend: bool| {
+        let patch = Patch::Merge(json!({ "spec": { "suspend": suspend } }));
+        scene.stage.images().patch(suspended, &PatchParams::default(), &patch).await.expect("patched");
+    };
+    suspend(true).await;
+
+    let daemon = scene.stage.daemon_with("held", &paced);
+    daemon.ready().await;
+    for (name, reason, word) in [(suspended, "Suspended", "spec.suspend: false"), (without, "ReferenceNotFound", "authority")] {
+        let ready = scene.until_reason(name, reason).await;
+        assert!(ready.message.contains(word), "{}", ready.message);
+        harness::until_gone(scene.volumes().await, &golden(name)).await;
+        scene.stage.cdi.unscript(&golden(name));
+    }
+    scene.disk("held-not", 82);
+    scene.image("held-not", json!([{}])).await;
+    scene.stage.until("held-not", "Ready", "True").await;
+    suspend(false).await;
+    maps.create(&PostParams::default(), &map).await.expect("created again");
+    for name in [suspended, without] {
+        scene.stage.until(name, "Ready", "True").await;
+        let target = scene.target(name, 0).await;
+        assert!(target.attempts == 1 && target.last_failure.is_none(), "no attempt failed: {target:?}");
+    }
     daemon
 }

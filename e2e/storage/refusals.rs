@@ -97,6 +97,61 @@ pub async fn a_quota_is_named_and_waited_for(scene: &Scene<'_>) {
     scene.stage.until("crowded", "Ready", "True").await;
 }
 
+/// Room for one import at its height beside two finished goldens (golden, the claim that CDI fills, scratch space), and three images at
+/// once: each takes its turn, the others are told what is kept for it, and the API server never has to refuse a claim.
+pub async fn a_quota_with_room_for_one_import_is_shared_in_turn(scene: &Scene<'_>) {
+    let (names, resource) = (["shared-a", "shared-b", "shared-c"], "narrow.storageclass.storage.k8s.io/persistentvolumeclaims");
+    let objects = format!(
+        "{{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {{name: narrow}}, provisioner: linstor.csi.linbit.com, allowVolumeExpansion: true}}\n---\n\
+         {{apiVersion: v1, kind: ResourceQuota, metadata: {{name: shared, namespace: {CATALOG}}}, spec: {{hard: {{{resource}: \"5\"}}}}}}"
+    );
+    scene.stage.cluster.apply(&objects).await;
+    let quotas = scene.catalog("v1", "ResourceQuota").await;
+    harness::until(quotas.clone(), "shared", "its use is counted", |quota: &kube::api::DynamicObject| {
+        quota.data["status"]["used"][resource] == "0"
+    })
+    .await;
+    for (name, seed) in names.iter().zip(15..) {
+        scene.disk(name, seed);
+        scene.stage.cdi.script(&format!("vm-default-images-{name}"), cdi::Behaviour::StuckAt(30.0));
+    }
+    futures::future::join_all(names.iter().map(|name| scene.image(name, json!([{ "storageClassName": "narrow" }])))).await;
+    let reason =
+        |image: &golden_catalog::api::GoldenImage| harness::condition(image, "Ready").map(|ready| ready.reason).unwrap_or_default();
+    let mut waiting = names.to_vec();
+    while waiting.len() > 1 {
+        // Whichever is first; that it stands still at 30 percent keeps the others waiting.
+        let images = harness::until_listed(scene.stage.images(), "", "one is imported, the others wait for room", |images| {
+            let of = |name: &&str| images.iter().find(|image| image.name_any() == **name).map(reason).unwrap_or_default();
+            let count = |wanted: &str| waiting.iter().filter(|name| of(name) == wanted).count();
+            count("Importing") == 1 && count("QuotaExceeded") == waiting.len() - 1
+        })
+        .await;
+        for image in images.iter().filter(|image| waiting.contains(&image.name_any().as_str()) && reason(image) == "QuotaExceeded") {
+            let told = harness::condition(image, "Ready").expect("Ready").message;
+            assert!(told.contains(&format!("ResourceQuota shared allows 5 of `{resource}`")) && told.contains("takes 3"), "{told}");
+        }
+        let at_work = waiting.iter().position(|name| images.iter().any(|image| image.name_any() == **name && reason(image) == "Importing"));
+        let name = waiting.remove(at_work.expect("one is at work"));
+        scene.stage.cdi.unscript(&format!("vm-default-images-{name}"));
+        scene.stage.until(name, "Ready", "True").await;
+    }
+    scene.stage.cdi.unscript(&format!("vm-default-images-{}", waiting[0]));
+    for name in names {
+        scene.stage.until(name, "Ready", "True").await;
+        let target = scene.target(name, 0).await;
+        assert!(target.attempts == 1 && target.last_failure.is_none(), "{name} was begun into room that it did not have: {target:?}");
+    }
+    let events: kube::Api<k8s_openapi::api::events::v1::Event> = kube::Api::namespaced(scene.stage.cluster.admin(), "default");
+    let is_of_these = |event: &k8s_openapi::api::events::v1::Event| {
+        event.regarding.as_ref().and_then(|about| about.name.as_deref()).is_some_and(|name| names.contains(&name))
+    };
+    for event in events.list(&Default::default()).await.expect("events").items.iter().filter(|event| is_of_these(event)) {
+        assert!(!event.note.as_deref().unwrap_or_default().contains("CDI could not create"), "the quota was exceeded: {event:?}");
+    }
+    quotas.delete("shared", &DeleteParams::default()).await.expect("deleted");
+}
+
 pub async fn a_foreign_secret_is_left_alone(scene: &Scene<'_>) {
     let name = "vm-default-images-foreign";
     let theirs: Secret = serde_json::from_value(json!({

@@ -93,6 +93,12 @@ impl<'a> Scene<'a> {
         raw
     }
 
+    /// Puts a qcow2 of a disk that is as large as this, and nearly empty, at `name`.
+    pub fn large_disk(&self, name: &str, size: u64, seed: u64) {
+        let raw = images::raw_disk(self.dir.path(), name, size, 1, seed);
+        self.nginx.put(name, &std::fs::read(images::qcow2(&raw)).expect("qcow2"));
+    }
+
     /// How often bytes of `name` were asked for.
     pub fn fetches(&self, name: &str) -> usize {
         self.nginx.log(&format!("/{name}"), 0).iter().filter(|line| line.method == "GET").count()

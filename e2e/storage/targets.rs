@@ -154,6 +154,38 @@ pub async fn a_golden_says_whom_it_is_for_before_that_is_enforced(scene: &Scene<
     harness::until(scene.claims().await, golden, "it is for all again", says("AllTenants")).await;
 }
 
+/// A StorageClass is deleted and made anew for another driver: told on the golden in it, which stays; and over when it is as it was.
+pub async fn a_class_of_another_driver_is_told_and_changes_nothing(scene: &Scene<'_>) {
+    let class = |provisioner: &str| {
+        format!(
+            "{{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {{name: swapped}}, provisioner: {provisioner}, allowVolumeExpansion: true}}"
+        )
+    };
+    let (first, second) = (class("linstor.csi.linbit.com"), class("other.example"));
+    scene.stage.cluster.apply(&first).await;
+    scene.disk("swapped", 24);
+    scene.image("swapped", json!([{ "storageClassName": "swapped" }])).await;
+    scene.stage.until("swapped", "Ready", "True").await;
+    let before = scene.target("swapped", 0).await;
+    let classes = scene.stage.cluster.api(&scene.stage.cluster.admin(), "storage.k8s.io/v1", "StorageClass", "").await;
+    let swap = async |class: &str| {
+        classes.delete("swapped", &kube::api::DeleteParams::default()).await.expect("deleted");
+        harness::until_gone(classes.clone(), "swapped").await;
+        scene.stage.cluster.apply(class).await;
+    };
+    let is_told = |image: &golden_catalog::api::GoldenImage| {
+        let limited = harness::condition(image, "CloneLimited");
+        limited.is_some_and(|limited| limited.message.contains("made anew for the provisioner other.example"))
+    };
+    swap(&second).await;
+    let image = harness::until(scene.stage.images(), "swapped", "another driver is told", is_told).await;
+    let ready = harness::condition(&image, "Ready").expect("Ready");
+    assert_eq!((ready.status.as_str(), &scene.target("swapped", 0).await.claim_uid), ("True", &before.claim_uid));
+    swap(&first).await;
+    harness::until(scene.stage.images(), "swapped", "it is as it was", |image| !is_told(image)).await;
+    scene.delete_image("swapped").await;
+}
+
 pub async fn a_moved_default_is_told_and_changes_nothing(scene: &Scene<'_>) {
     let before = scene.claims().await.get("vm-default-images-several").await.expect("claim").uid();
     let classes = scene.stage.cluster.api(&scene.stage.cluster.admin(), "storage.k8s.io/v1", "StorageClass", "").await;

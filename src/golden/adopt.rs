@@ -14,7 +14,7 @@ use crate::{
         Reason,
         adopt::{Adoption, Origin, Stranger, Wanted, adoption},
         marks,
-        provenance::{Consent, Provenance, alone_message, brought_back_message, replaced_message},
+        provenance::{Consent, Provenance, Unmarked, alone_message, brought_back_message, replaced_message, unmarked_message},
     },
 };
 
@@ -85,6 +85,8 @@ fn origin(volume: Option<&DataVolume>, claim: Option<&Claim>) -> Origin {
 #[derive(Debug, Clone)]
 pub struct Asked<'a> {
     golden: &'a str,
+    image: String,
+    identity: Option<String>,
     target: &'a Target,
     url: Option<HttpUrl>,
     talos: Option<(String, String)>,
@@ -121,7 +123,8 @@ pub fn wanted<'a>(image: &Image, id: Option<&SchematicId>, target: &'a Target, g
         }
         _ => None,
     };
-    Asked { golden, target, url, talos, volume_mode: target.volume_mode.map(|mode| mode.to_string()) }
+    let (name, identity) = (image.name.to_string(), image.identity(id).map(|identity| identity.to_string()));
+    Asked { golden, image: name, identity, target, url, talos, volume_mode: target.volume_mode.map(|mode| mode.to_string()) }
 }
 
 /// R5: what stands under the golden's name without our mark. `None` where nothing does, or what does is ours.
@@ -218,22 +221,35 @@ fn take(draft: &mut Draft<'_>, golden: &GoldenName, view: &ObservedTarget, claim
     TargetState::ready()
 }
 
-/// R7: why what stands under the name and carries our mark is not believed to be the golden, with what to do; nothing where it is.
-/// `recorded` is the UID on record.
-fn replaced(golden: &str, recorded: Option<&str>, view: &GoldenView) -> Option<String> {
-    let claim = view.claim.as_ref()?;
+/// Whose golden it would be.
+struct Whose<'a> {
+    golden: &'a str,
+    image: &'a str,
+    identity: Option<&'a str>,
+}
+
+/// R7: why what stands under the name is not believed to be the golden, with what to do; nothing where it is. `recorded` is the UID on record.
+fn replaced(asked: &Whose<'_>, recorded: Option<&str>, view: &GoldenView) -> Option<String> {
+    let (golden, claim) = (asked.golden, view.claim.as_ref()?);
+    let unmarked = |why: &str| {
+        let is_of_another = view.stranger.as_ref().is_some_and(|found| found.is_marked);
+        let Whose { image, identity, .. } = *asked;
+        unmarked_message(Unmarked { golden, claim_uid: &claim.uid, why, image, identity, is_of_another })
+    };
     if let Some(recorded) = recorded {
         return match (claim.uid == recorded, claim.ours) {
             (true, _) => None,
             (false, true) => Some(replaced_message(golden, &claim.uid, recorded)),
-            (false, false) => Some(format!(
-                "The PVC {golden} has the UID {}, the golden on record had {recorded}, and it does not carry this image's mark.",
-                claim.uid
-            )),
+            (false, false) => Some(unmarked(&format!("has the UID {}, the golden on record had {recorded}", claim.uid))),
         };
     }
-    if !claim.ours || claim.terminating {
+    if claim.terminating {
         return None;
+    }
+    if !claim.ours {
+        // Beside our own DataVolume, which would speak for it.
+        let volume = view.volume.as_ref().filter(|volume| volume.ours)?;
+        return claim.brought_back(volume).map(|why| unmarked(&format!("was brought back by a restore ({why})")));
     }
     let back = |why: String| brought_back_message(golden, &claim.uid, &why);
     match &view.volume {
@@ -263,7 +279,9 @@ pub(super) fn disbelieved(
     view: &ObservedTarget,
     status: &mut TargetStatus,
 ) -> Option<TargetState> {
-    let message = replaced(golden.as_str(), recorded, &view.golden)?;
+    let identity = draft.identity.as_ref().map(ToString::to_string);
+    let asked = Whose { golden: golden.as_str(), image: draft.image.name.as_str(), identity: identity.as_deref() };
+    let message = replaced(&asked, recorded, &view.golden)?;
     let taken = restored(draft, golden, view, status);
     Some(taken.unwrap_or_else(|| TargetState::trouble(Reason::GoldenReplaced, message)))
 }
@@ -307,7 +325,8 @@ pub fn foretell(asked: &Asked<'_>, recorded: Option<&str>, view: &GoldenView) ->
     let (volume, claim) = (view.volume.as_ref(), view.claim.as_ref());
     let is_ours = recorded.is_some() || volume.is_some_and(|volume| volume.ours) || claim.is_some_and(|claim| claim.ours);
     if is_ours {
-        let message = replaced(asked.golden, recorded, view)?;
+        let whose = Whose { golden: asked.golden, image: &asked.image, identity: asked.identity.as_deref() };
+        let message = replaced(&whose, recorded, view)?;
         return Some(match whole_and_meant(view) {
             Some(_) => Foretold::TakenOver,
             None => Foretold::Refused(Reason::GoldenReplaced, message),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
-use super::{Observed, Settings, fetch, leaving, retire, summary, target};
+use super::{HeldBack, Observed, Settings, fetch, leaving, retire, summary, target};
 use crate::{
     api::{GoldenImageStatus, OperatingSystemStatus, VirtualMachineDefaultsSpec},
     catalog::Listing,
@@ -202,6 +202,11 @@ impl Draft<'_> {
     /// longest wait that is ever written was written by a clock that was ahead, and is over.
     pub(super) fn not_before(&self, at: &Time, longest: Duration) -> Option<Timestamp> {
         (at.0 > self.now && at.0 <= after(self.now, longest + Duration::from_secs(1))).then_some(at.0)
+    }
+
+    /// What keeps the disk from being fetched, if anything does.
+    pub(super) fn held_back(&self) -> Option<HeldBack> {
+        HeldBack::of(self.image.suspend, &self.observed.ca, &self.observed.credentials.reference)
     }
 
     /// Whether the disk's digest may never change again: a golden was made from it.

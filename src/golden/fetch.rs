@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Action, FetchView, Reference, SpooledView,
+    Action, FetchView, HeldBack, SpooledView,
     decide::{Draft, after, whole_seconds},
     import::backoff,
     target::TargetState,
@@ -57,10 +57,7 @@ pub(super) fn progress(draft: &mut Draft<'_>, states: &[TargetState]) -> FetchSt
         }
         return FetchState::NotNeeded;
     }
-    if let Reference::Missing(what) = &draft.observed.ca {
-        return FetchState::Failed { reason: Reason::ReferenceNotFound, message: format!("{what} does not exist."), terminal: false };
-    }
-    if let Reference::Missing(what) = &draft.observed.credentials.reference {
+    if let Some(HeldBack::Missing(what)) = draft.held_back() {
         return FetchState::Failed { reason: Reason::ReferenceNotFound, message: format!("{what} does not exist."), terminal: false };
     }
     let mut fetch = draft.status.fetch.clone().unwrap_or_default();

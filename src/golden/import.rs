@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    Action, ClaimView, ClassChoice, DataVolumeView, GrantView, ObservedTarget, adopt,
+    Action, ClaimView, ClassChoice, DataVolumeView, FetchView, GrantView, HeldBack, ObservedTarget, adopt,
     decide::{Draft, after, whole_seconds},
     target::TargetState,
 };
@@ -58,6 +58,10 @@ pub(super) fn running(
     status: &mut TargetStatus,
 ) -> TargetState {
     if !volume.ours {
+        // Under a DataVolume that came back without our mark, the claim may be the golden that a person wants.
+        if let Some(state) = adopt::disbelieved(draft, golden, None, view, status) {
+            return state;
+        }
         let message =
             format!("A DataVolume {golden} ({}) exists in the catalog namespace and does not carry this image's mark.", volume.source);
         return TargetState::trouble(Reason::NameConflict, message);
@@ -83,6 +87,10 @@ pub(super) fn running(
         draft.wake_at(at.max(after(draft.now, std::time::Duration::from_secs(1))));
         return match view.golden.refused.clone() {
             Some((reason, message)) => TargetState::trouble(reason, message).with_disk(),
+            None if status.last_failure.is_none() => {
+                TargetState::working(Reason::GoldenTerminating, format!("Waiting for the former DataVolume {golden} to be gone."))
+                    .with_disk()
+            }
             None => failed_before(status, draft.settings.import_attempts).with_disk(),
         };
     }
@@ -133,6 +141,26 @@ pub(super) fn running(
     // clock that was ahead.
     let recorded = [&status.progress_time, &status.started_time].into_iter().flatten().map(|at| at.0).max();
     let moved = view.golden.moved.or(recorded).unwrap_or(draft.now).min(draft.now);
+    let quiet = after(moved, draft.settings.import_quiet);
+    if let Some(disk) = disk.filter(|_| !is_copy)
+        && let Some(held_back) = cannot_come(draft, disk, volume, view)
+    {
+        if draft.now >= quiet {
+            give_back(draft, golden, volume, status);
+        } else {
+            draft.wake_at(quiet);
+        }
+        return match held_back {
+            HeldBack::Suspended => {
+                TargetState::working(Reason::Suspended, "The image is suspended, and the spool has not got the disk that its import pulls.")
+            }
+            HeldBack::Missing(what) => {
+                let message = format!("{what} does not exist, and the spool has not got the disk that the import pulls.");
+                TargetState::trouble(Reason::ReferenceNotFound, message)
+            }
+        }
+        .with_disk();
+    }
     if let Some(disk) = disk.filter(|_| !is_copy) {
         // Written once for each importer; and while nothing moves now and then again, since whoever deleted the Secret or the
         // CA leaves a pod that cannot start, and Secrets of this namespace we may not read.
@@ -147,7 +175,6 @@ pub(super) fn running(
         }
         draft.wake_at(after(moved, pause.saturating_mul(u32::try_from(still + 1).unwrap_or(u32::MAX))));
     }
-    let quiet = after(moved, draft.settings.import_quiet);
     let facts = ImportFacts {
         phase: &volume.phase,
         bound: &volume.bound,
@@ -165,9 +192,10 @@ pub(super) fn running(
     let known = if is_copy { source_in_use(draft, volume) } else { view.golden.trouble.clone() };
     let before = || if further.is_none() { told_before(status, volume, view) } else { None };
     let trouble = known.or_else(|| import_trouble(facts)).or_else(|| view.golden.refused.clone()).or_else(before);
-    let deadline = after(moved, patience(draft, view));
+    let patience = patience(draft.settings.import_deadline, draft.status.disk.as_ref(), volume, view.golden.is_downloaded);
+    let deadline = after(moved, patience);
     if draft.now >= deadline || volume.phase == "Failed" {
-        return with_disk(give_up(draft, golden, volume, patience(draft, view).as_secs() / 60, trouble, status));
+        return with_disk(give_up(draft, golden, volume, patience.as_secs() / 60, trouble, status));
     }
     draft.wake_at(if draft.now < quiet { quiet.min(deadline) } else { deadline });
     if let Some((reason, message)) = trouble {
@@ -181,14 +209,39 @@ pub(super) fn running(
     }
 }
 
+/// Why the disk that an import pulls will not come before something changes: the spool lacks it, and fetching it is held back. An importer
+/// that has it all needs nothing more.
+fn cannot_come(draft: &Draft<'_>, disk: Digest, volume: &DataVolumeView, view: &ObservedTarget) -> Option<HeldBack> {
+    let is_there = spooled_disk(draft).is_some_and(|(spooled, _)| spooled == disk);
+    let is_coming = matches!(draft.observed.fetch, FetchView::Running { .. });
+    draft
+        .held_back()
+        .filter(|_| !is_there && !is_coming && !view.golden.is_downloaded && volume.percent.is_none_or(|percent| percent < 100))
+}
+
+/// Ends an attempt that nothing can come of for now, which is no failure of it: its turn and its room go to others (R11), and it begins anew
+/// when the disk is there again.
+fn give_back(draft: &mut Draft<'_>, golden: &GoldenName, volume: &DataVolumeView, status: &mut TargetStatus) {
+    draft.after.push(Action::DeleteVolume { golden: golden.clone(), uid: volume.uid.clone() });
+    status.attempts = (status.attempts - 1).max(0);
+    status.started_time = None;
+    status.progress_percent = None;
+    status.progress_time = None;
+    // By this it is known that the DataVolume is to go, should its deletion be cut off.
+    status.next_attempt_time = Some(draft.now());
+}
+
 /// What storage is given credit for at the least, in bytes a second, once the whole disk is with the importer.
 const SLOWEST_STORAGE: u64 = 8 << 20;
 
 /// For how long an import may make no progress. CDI says nothing of how far it is while it converts the disk that it has pulled, and
 /// the larger that is the longer it takes.
-fn patience(draft: &Draft<'_>, view: &ObservedTarget) -> Duration {
-    let deadline = draft.settings.import_deadline;
-    let size = draft.status.disk.as_ref().and_then(|disk| disk.virtual_size.parse::<DiskSize>().ok()).filter(|_| view.golden.is_downloaded);
+///
+/// `is_downloaded` is what this process's spool saw. What an earlier process served is known by CDI's own progress, which is of the
+/// download: it is at its end while the disk is converted, and falls when an importer begins again.
+pub fn patience(deadline: Duration, disk: Option<&DiskStatus>, volume: &DataVolumeView, is_downloaded: bool) -> Duration {
+    let is_whole = is_downloaded || volume.copies.is_none() && volume.percent.is_some_and(|percent| percent >= 100);
+    let size = disk.and_then(|disk| disk.virtual_size.parse::<DiskSize>().ok()).filter(|_| is_whole);
     size.map_or(deadline, |size| deadline.max(Duration::from_secs(size.bytes() / SLOWEST_STORAGE)))
 }
 

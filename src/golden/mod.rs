@@ -35,11 +35,11 @@ mod usage;
 
 pub use adopt::{Asked, Foretold, foretell, marks_of as adopted_marks, wanted};
 pub use decide::{Action, Decision, ImportOrder, Note, Wants, decide};
-pub use import::stood_still;
+pub use import::{patience, stood_still};
 pub use leaving::{Leaving, place};
 pub use left::unfinished_of;
 pub use observed::{
-    ClaimView, ClassChoice, ClassFound, CredentialsView, DataVolumeView, FetchView, GoldenView, GrantView, Metadata, Observed,
+    ClaimView, ClassChoice, ClassFound, CredentialsView, DataVolumeView, FetchView, GoldenView, GrantView, HeldBack, Metadata, Observed,
     ObservedTarget, Permits, Reference, Settings, SpooledView, UpstreamView,
 };
 pub use pacer::{Pacer, Turn};

@@ -97,6 +97,7 @@ pub fn class_choice(
     let is_unstated = target.class.is_none() && recorded.is_some();
     let of_class = profile.map(|profile| facts::profile(&profile)).unwrap_or_default();
     ClassChoice::Found(ClassFound {
+        provisioner: found.provisioner.clone(),
         properties: of_class.properties,
         minimum: of_class.minimum,
         overheads: storage.overheads.clone(),
@@ -281,6 +282,7 @@ fn claim_view(claim: &Claim, image: &ImageName, identity: Option<&str>) -> Claim
         lost: phase == "Lost",
         terminating: claim.metadata.deletion_timestamp.is_some(),
         class: spec.and_then(|spec| spec.storage_class_name.clone()),
+        provisioner: [marks::PROVISIONER, marks::BETA_PROVISIONER].iter().find_map(|key| claim.annotations().get(*key)).cloned(),
         volume_mode: spec.and_then(|spec| spec.volume_mode.clone()),
         access_modes: spec.and_then(|spec| spec.access_modes.clone()).unwrap_or_default(),
         disk_digest: claim.annotations().get(marks::DISK_DIGEST).cloned(),

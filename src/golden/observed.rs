@@ -199,6 +199,26 @@ pub enum FetchView {
     },
 }
 
+/// Why a disk that the spool lacks is not fetched before something changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeldBack {
+    /// The image is suspended.
+    Suspended,
+    /// What the spec names for the fetch is missing; the text names it.
+    Missing(String),
+}
+
+impl HeldBack {
+    /// What keeps an image's disk from being fetched, if anything does.
+    pub fn of(suspend: bool, ca: &Reference, credentials: &Reference) -> Option<Self> {
+        let missing = [ca, credentials].into_iter().find_map(|named| match named {
+            Reference::Missing(what) => Some(Self::Missing(what.clone())),
+            Reference::NotNamed | Reference::Found => None,
+        });
+        if suspend { Some(Self::Suspended) } else { missing }
+    }
+}
+
 impl Observed {
     /// Its goldens, and those whose target was taken out.
     pub fn views(&self) -> impl Iterator<Item = &ObservedTarget> {
@@ -208,11 +228,12 @@ impl Observed {
 
 impl DataVolumeView {
     /// Whether its importer can get nothing because the spool has not got the disk, which is being fetched or waits for its turn to be.
-    pub fn waits_for_the_spool(&self, spooled: Option<&SpooledView>, fetch: &FetchView) -> bool {
+    /// `comes_later` is whether it is not fetched before something changes, or before its time: an import that nothing comes for ends some time.
+    pub fn waits_for_the_spool(&self, spooled: Option<&SpooledView>, fetch: &FetchView, comes_later: bool) -> bool {
         let wanted = self.disk_digest.as_ref().filter(|_| self.copies.is_none() && self.phase != "Succeeded");
         let has_it = spooled.map(|spooled| spooled.disk_digest.to_string());
         // Another disk in the spool is upstream's answer: only one that is being fetched now is waited for beside it.
-        let may_come = has_it.is_none() || matches!(fetch, FetchView::Running { .. });
+        let may_come = matches!(fetch, FetchView::Running { .. }) || has_it.is_none() && !comes_later;
         wanted.is_some() && wanted != has_it.as_ref() && may_come && !matches!(fetch, FetchView::Failed { .. })
     }
 }
@@ -269,6 +290,8 @@ pub enum ClassChoice {
 pub struct ClassFound {
     /// Its name.
     pub name: ClassName,
+    /// Its provisioner.
+    pub provisioner: String,
     /// How volumes of the class can be claimed, best first, from its StorageProfile.
     pub properties: Vec<ClaimProperties>,
     /// The smallest volume that it makes.
@@ -384,6 +407,8 @@ pub struct ClaimView {
     pub terminating: bool,
     /// Its StorageClass.
     pub class: Option<String>,
+    /// Who was asked for its volume, where Kubernetes wrote that.
+    pub provisioner: Option<String>,
     /// Its volume mode.
     pub volume_mode: Option<String>,
     /// Its access modes.

@@ -486,6 +486,20 @@ fn r7_a_restored_pair_is_not_believed_before_a_person_says_so() {
     assert_eq!(reason(&run(&observed)), "Ready");
     observed.targets[0].golden.claim.as_mut().expect("claim").made_for = None;
     assert_eq!(reason(&run(&observed)), "GoldenReplaced");
+    // Nor where the DataVolume came back without our marks; what is said then helps.
+    let mut observed = restored("Succeeded", Some("dv"), true);
+    observed.targets[0].golden.volume.as_mut().expect("volume").ours = false;
+    let decision = run(&observed);
+    assert_eq!((reason(&decision).as_str(), decision.after.len()), ("GoldenReplaced", 0), "{decision:?}");
+    observed.targets[0].golden.stranger.as_mut().expect("stranger").consent = Consent::OfThisClaim;
+    let taken = run(&observed);
+    assert!(ready(&taken).0 == "True" && matches!(&taken.after[..], [Action::Adopt { volume_uid: Some(_), .. }]), "{taken:?}");
+    // Nor is a claim that came back without our marks, beside a DataVolume that has them.
+    let mut observed = restored("Succeeded", Some("dv"), true);
+    observed.targets[0].golden.claim.as_mut().expect("claim").ours = false;
+    let decision = run(&observed);
+    assert_eq!((reason(&decision).as_str(), decision.after.len()), ("GoldenReplaced", 0), "{decision:?}");
+    assert!(ready(&decision).2.contains("label it `kubernetes-worker-image.cozystack.io/golden: true`"), "{decision:?}");
 }
 
 #[test]

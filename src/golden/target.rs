@@ -11,7 +11,7 @@ use crate::{
     model::{Access, GoldenName, Image, Target},
     rules::{
         Reason,
-        class::taken_class,
+        class::{other_provisioner, taken_class},
         modes::{Modes, profile_change},
         taken_name_message,
     },
@@ -212,8 +212,9 @@ fn remarks(target: &Target, view: &ObservedTarget, status: &TargetStatus, is_rea
             remark(ConditionType::DefaultClassDrift, Reason::DefaultClassDrift, drift);
         }
         // Known with the class, so that it is told before the first clone, and before the first byte.
-        if !class.warnings.is_empty() {
-            remark(ConditionType::CloneLimited, Reason::CannotCloneWell, class.warnings.join(". "));
+        let limits: Vec<_> = made_elsewhere(class, view).filter(|_| is_ready).into_iter().chain(class.warnings.iter().cloned()).collect();
+        if !limits.is_empty() {
+            remark(ConditionType::CloneLimited, Reason::CannotCloneWell, limits.join(". "));
         }
         if let Some(difference) = made_otherwise(target, status).filter(|_| is_ready) {
             let told = format!("the golden in StorageClass {} {difference}: it stays as it was made", class.name);
@@ -257,6 +258,12 @@ fn made_otherwise(target: &Target, status: &TargetStatus) -> Option<String> {
     let mode = target.volume_mode.map(|mode| mode.to_string()).zip(status.volume_mode.clone()).filter(|(asked, made)| asked != made);
     let size = size.map(|(asked, made)| format!("has {made}, and its target asks for {asked}"));
     size.or_else(|| mode.map(|(asked, made)| format!("has volumeMode {made}, and its target asks for {asked}")))
+}
+
+/// That the golden's class is another provisioner's by now.
+fn made_elsewhere(class: &ClassFound, view: &ObservedTarget) -> Option<String> {
+    let claim = view.golden.claim.as_ref().filter(|claim| claim.class.as_deref() == Some(class.name.as_str()))?;
+    other_provisioner(class.name.as_str(), claim.provisioner.as_deref(), &class.provisioner)
 }
 
 fn profile_changed(target: &Target, class: &ClassFound, status: &TargetStatus) -> Option<String> {

@@ -1,9 +1,10 @@
 //! What one target is to its siblings, and what its attempts leave behind, told as decisions.
 
+use rstest::rstest;
 use serde_json::json;
 
 use super::{
-    Action, ClaimView, ClassChoice, DataVolumeView, Decision, FetchView, GoldenView, ImportOrder, Observed, Settings, decide,
+    Action, ClaimView, ClassChoice, DataVolumeView, Decision, FetchView, GoldenView, ImportOrder, Observed, Reference, Settings, decide,
     needs_no_disk,
     tests::{claim, class, http, later, made, now, observed, ready, reason, run, spooled, stranger, volume},
 };
@@ -11,6 +12,7 @@ use crate::{
     api::{ConditionType, LastFailure, TargetStatus, find_condition, is_true},
     golden::decide::whole_seconds,
     model::VolumeMode,
+    rules::Reason,
 };
 
 fn order(decision: &Decision) -> Option<&ImportOrder> {
@@ -191,6 +193,22 @@ fn r7_a_claim_deleted_under_its_volume_is_told_with_what_helps() {
     assert_eq!(reason(&run(&observed)), "GoldenReplaced");
 }
 
+/// Told on the golden that was made before, beside what else its class cannot do; and nothing changes.
+#[test]
+fn a_class_made_anew_for_another_provisioner_is_told_on_the_golden_in_it() {
+    let told = |observed: &Observed| find_condition(&run(observed).status.conditions, ConditionType::CloneLimited).cloned();
+    let mut observed = made();
+    observed.targets[0].golden.claim.as_mut().expect("claim").provisioner = Some("linstor.csi.linbit.com".into());
+    assert_eq!(told(&observed), None);
+    let ClassChoice::Found(class) = &mut observed.targets[0].class else { panic!("a class") };
+    (class.provisioner, class.warnings) = ("other.example".into(), vec!["it is slow".into()]);
+    let limited = told(&observed).expect("told");
+    assert!(limited.message.starts_with("StorageClass replicated was made anew for the provisioner other.example"), "{limited:?}");
+    assert!(limited.message.contains(". it is slow."), "what was known before stays: {limited:?}");
+    let decision = run(&observed);
+    assert!(ready(&decision).0 == "True" && decision.after.is_empty() && decision.before.is_empty(), "{decision:?}");
+}
+
 #[test]
 fn a_class_that_is_gone_is_told_on_the_golden_in_it() {
     let mut observed = made();
@@ -223,6 +241,56 @@ fn the_disk_is_kept_for_whoever_may_need_it() {
     assert!(needs_no_disk(&decision.status.targets[1]) && !needs_no_disk(&decision.status.targets[0]), "{decision:?}");
 }
 
+/// R11: an import whose disk the spool lost, and is not fetched before something changes, gives its turn back without having failed.
+#[rstest]
+#[case::suspended(true, Reference::Found, Reason::Suspended, "Set `spec.suspend: false`")]
+#[case::without_its_secret(false, Reference::Missing("The Secret ns/s".into()), Reason::ReferenceNotFound, "The Secret ns/s does not exist")]
+fn r11_what_cannot_be_imported_for_now_gives_its_turn_back(
+    #[case] suspend: bool,
+    #[case] credentials: Reference,
+    #[case] told: Reason,
+    #[case] words: &str,
+) {
+    let settings = Settings::default();
+    let mut observed = begun();
+    observed.targets[0].golden.volume = Some(volume("ImportInProgress"));
+    observed.spooled = None;
+    observed.image.as_mut().expect("image").suspend = suspend;
+    observed.credentials.reference = credentials;
+    let at = |observed: &Observed, seconds: u64| decide(observed, &settings, later(seconds));
+    let is_told = |decision: &Decision| {
+        let (_, reason, message) = ready(decision);
+        assert!(reason == told.as_str() && message.contains(words), "{reason}: {message}");
+    };
+    let first = at(&observed, 1);
+    is_told(&first);
+    assert!(first.after.iter().all(|action| !matches!(action, Action::DeleteVolume { .. })), "perhaps only for a moment: {first:?}");
+    let ended = at(&observed, 61);
+    is_told(&ended);
+    assert!(ended.after.iter().any(|action| matches!(action, Action::DeleteVolume { .. })), "{ended:?}");
+    let target = &ended.status.targets[0];
+    assert_eq!((target.attempts, &target.started_time, &target.last_failure), (0, &None, &None), "no failure of its own");
+    // The deletion was cut off: asked for again, and nothing is begun.
+    observed.status = ended.status.clone();
+    let again = at(&observed, 62);
+    assert!(again.after.iter().any(|action| matches!(action, Action::DeleteVolume { .. })), "{again:?}");
+    assert_eq!(again.status.targets[0].started_time, None);
+    // Gone, it waits without a turn, and goes on alone when the cause goes.
+    observed.targets[0].golden = GoldenView::default();
+    let waiting = at(&observed, 63);
+    assert_eq!(waiting.wants.imports, 0, "{waiting:?}");
+    is_told(&waiting);
+    observed.image.as_mut().expect("image").suspend = false;
+    observed.credentials.reference = Reference::Found;
+    observed.permits.fetch = true;
+    let fetched = at(&observed, 64);
+    assert!(fetched.after.iter().any(|action| matches!(action, Action::Fetch { .. })), "{fetched:?}");
+    observed.spooled = Some(spooled());
+    observed.permits.imports = 1;
+    let begun_anew = at(&observed, 65);
+    assert!(order(&begun_anew).is_some() && begun_anew.status.targets[0].attempts == 1, "{begun_anew:?}");
+}
+
 /// CDI shows nothing while it converts: with the whole disk there, a large one has longer than the deadline.
 #[test]
 fn a_large_disk_has_time_to_be_converted() {
@@ -237,6 +305,19 @@ fn a_large_disk_has_time_to_be_converted() {
     assert!(gives_up(&observed, 16));
     observed.targets[0].golden.is_downloaded = true;
     assert!(!gives_up(&observed, 16) && !gives_up(&observed, 130) && gives_up(&observed, 137));
+    // A process that has just been started saw nobody download: CDI says that it is done.
+    let converts = |percent: Option<u8>, copies: Option<&str>| {
+        let mut observed = observed.clone();
+        let golden = &mut observed.targets[0].golden;
+        let volume = golden.volume.as_mut().expect("volume");
+        (volume.percent, volume.copies, golden.is_downloaded) = (percent, copies.map(str::to_owned), false);
+        observed.status.targets[0].progress_percent = percent.map(|percent| i32::from(percent) / 10 * 10);
+        observed
+    };
+    assert!(!gives_up(&converts(Some(100), None), 130) && gives_up(&converts(Some(100), None), 137));
+    for other in [converts(Some(99), None), converts(None, None), converts(Some(100), Some("another"))] {
+        assert!(gives_up(&other, 16), "{other:?}");
+    }
     observed.status.disk.as_mut().expect("disk").virtual_size = "1Gi".into();
     assert!(!gives_up(&observed, 14) && gives_up(&observed, 16), "never shorter than the deadline");
 }

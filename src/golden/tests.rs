@@ -31,6 +31,7 @@ pub(super) fn later(seconds: u64) -> Timestamp {
 pub(super) fn class(name: &str) -> ClassChoice {
     ClassChoice::Found(ClassFound {
         name: name.parse().expect("class"),
+        provisioner: "linstor.csi.linbit.com".into(),
         properties: vec![ClaimProperties { access_modes: vec!["ReadWriteMany".into()], volume_mode: Some(VolumeMode::Block) }],
         minimum: None,
         overheads: crate::rules::size::Overheads::default(),
@@ -517,9 +518,13 @@ fn r7_another_uid_is_taken_only_when_asked() {
     observed.targets[0].golden.stranger.as_mut().expect("stranger").consent = Consent::OfThisClaim;
     let decision = run(&observed);
     assert_eq!((ready(&decision).0.as_str(), decision.status.targets[0].claim_uid.as_deref()), ("True", Some("restored")));
-    // Never one that does not carry our mark.
+    // Never one that does not carry our mark, which is what is asked for then, beside the annotation.
     observed.targets[0].golden.claim.as_mut().expect("claim").ours = false;
-    assert_eq!(reason(&run(&observed)), "GoldenReplaced");
+    let told = run(&observed);
+    assert_eq!((reason(&told).as_str(), told.after.len()), ("GoldenReplaced", 0));
+    for mark in ["golden: true`", "image: a`", "identity: ", "adopt: restored`"] {
+        assert!(ready(&told).2.contains(&format!("`kubernetes-worker-image.cozystack.io/{mark}")), "{mark}: {told:?}");
+    }
 }
 
 /// A former golden that came back from a backup is the same by its source; what is in it is not known.
@@ -950,11 +955,15 @@ fn an_import_whose_disk_the_spool_has_not_got_waits_for_the_spool() {
     let another = SpooledView { disk_digest: Digest::of(b"another"), ..spooled() };
     let running = FetchView::Running { percent: None };
     let failed = FetchView::Failed { reason: Reason::Unavailable, message: String::new(), retry_after: None };
-    assert!(volume.waits_for_the_spool(None, &running) && volume.waits_for_the_spool(None, &FetchView::Idle));
-    assert!(volume.waits_for_the_spool(Some(&another), &running));
-    assert!(!volume.waits_for_the_spool(Some(&spooled()), &FetchView::Idle), "the spool has it");
-    assert!(!volume.waits_for_the_spool(None, &failed), "an import that nothing comes for ends some time");
-    assert!(!copy.waits_for_the_spool(None, &running) && !done.waits_for_the_spool(None, &running));
+    let waits =
+        |volume: &DataVolumeView, spooled: Option<&SpooledView>, fetch: &FetchView| volume.waits_for_the_spool(spooled, fetch, false);
+    assert!(waits(&volume, None, &running) && waits(&volume, None, &FetchView::Idle));
+    assert!(waits(&volume, Some(&another), &running));
+    assert!(!waits(&volume, Some(&spooled()), &FetchView::Idle), "the spool has it");
+    assert!(!waits(&volume, None, &failed), "an import that nothing comes for ends some time");
+    assert!(!waits(&copy, None, &running) && !waits(&done, None, &running));
+    assert!(!volume.waits_for_the_spool(None, &FetchView::Idle, true), "nor one whose disk is not fetched for now");
+    assert!(volume.waits_for_the_spool(None, &running, true), "whatever is said of later fetches");
 }
 
 /// A clock that was ahead by less than the longest of all waits makes no hours of a few seconds.

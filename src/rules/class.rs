@@ -146,6 +146,19 @@ pub fn default_class_drift(frozen: &str, classes: &Classes) -> Option<String> {
         .then(|| format!("the golden is in StorageClass {frozen}, which was the default when it was made; the default is now {}", now.name))
 }
 
+/// A golden's StorageClass was deleted and made anew for another provisioner, whose driver knows nothing of the golden's volume. CDI goes by
+/// the class, which is the same by name, and begins a clone that ends nowhere. Nothing changes; the message says so.
+///
+/// `made_by` is who made the golden's volume, as Kubernetes wrote it on the claim; of volumes that nobody made on demand, or that a class
+/// makes at its first consumer, it is not known. In-tree provisioners have another name there (CSI migration), so they are not compared.
+pub fn other_provisioner(class: &str, made_by: Option<&str>, now: &str) -> Option<String> {
+    let is_in_tree = |name: &str| name.starts_with("kubernetes.io/") && name != "kubernetes.io/no-provisioner";
+    let made_by = made_by.filter(|made_by| *made_by != now && !is_in_tree(made_by) && !is_in_tree(now))?;
+    Some(format!(
+        "StorageClass {class} was made anew for the provisioner {now}, and the golden is a volume of {made_by}: clones of it would hang, or be copied over the network; make the class anew for {made_by}, or add a target in another class and move pools there"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -226,6 +239,22 @@ mod tests {
         assert_eq!(drift.is_some(), told.is_some());
         assert!(told.is_none_or(|told| drift.expect("drift").contains(told)));
         assert_eq!(default_class_drift(frozen, &Classes::new()), None, "no default is no drift");
+    }
+
+    #[rstest]
+    #[case::the_same(Some("linstor.csi.linbit.com"), "linstor.csi.linbit.com", false)]
+    #[case::another(Some("linstor.csi.linbit.com"), "other.example", true)]
+    #[case::nothing_makes_volumes_any_more(Some("linstor.csi.linbit.com"), "kubernetes.io/no-provisioner", true)]
+    #[case::not_known(None, "other.example", false)]
+    #[case::migrated(Some("ebs.csi.aws.com"), "kubernetes.io/aws-ebs", false)]
+    #[case::of_before_the_migration(Some("kubernetes.io/aws-ebs"), "ebs.csi.aws.com", false)]
+    fn a_class_made_anew_for_another_provisioner_is_told(#[case] made_by: Option<&str>, #[case] now: &str, #[case] told: bool) {
+        let found = other_provisioner("replicated", made_by, now);
+        assert_eq!(found.is_some(), told, "{found:?}");
+        let words =
+            ["StorageClass replicated was made anew".to_owned(), format!("for the provisioner {now}"), "would hang, or be copied".into()];
+        let remedy = format!("make the class anew for {}", made_by.unwrap_or_default());
+        assert!(found.is_none_or(|found| words.iter().chain([&remedy]).all(|part| found.contains(part))));
     }
 
     #[rstest]

@@ -102,6 +102,10 @@ pub const CDI_STATIC_VOLUME: &str = "cdi.kubevirt.io/storage.checkStaticVolume";
 pub const VELERO_RESTORE: &str = "velero.io/restore-name";
 /// CDI's annotation `namespace/name` on a claim cloned by its former way.
 pub const CDI_CLONE_REQUEST: &str = "k8s.io/CloneRequest";
+/// Kubernetes' annotation on a claim: the provisioner that was asked for its volume.
+pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+/// [`PROVISIONER`] before Kubernetes v1.23.
+pub const BETA_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
 /// CDI's annotation on a StorageProfile: no claim of the class is smaller.
 pub const CDI_MINIMUM_SIZE: &str = "cdi.kubevirt.io/minimumSupportedPvcSize";
 /// KubeVirt's label on a DataVolume made from a VM's template: the VM's UID.

@@ -155,6 +155,36 @@ pub fn alone_message(golden: &str, claim_uid: &str) -> String {
     )
 }
 
+/// A claim that stands where a golden is expected and does not carry its image's mark.
+#[derive(Debug, Clone, Copy)]
+pub struct Unmarked<'a> {
+    /// The golden's name.
+    pub golden: &'a str,
+    /// The claim's UID.
+    pub claim_uid: &'a str,
+    /// How it is seen that it is not the golden, such as `has another UID than the one on record`.
+    pub why: &'a str,
+    /// The image's name.
+    pub image: &'a str,
+    /// The image's identity, where it is known.
+    pub identity: Option<&'a str>,
+    /// Whether it carries our mark for another image: it may be that one's golden.
+    pub is_of_another: bool,
+}
+
+/// `GoldenReplaced`: a claim without the image's mark. The annotation alone does not have it taken over: under a recorded name nothing is
+/// taken without the mark, so the labels are named with it.
+pub fn unmarked_message(found: Unmarked<'_>) -> String {
+    let Unmarked { golden, claim_uid, why, image, identity, is_of_another } = found;
+    let labels = [(marks::GOLDEN, Some(marks::GOLDEN_VALUE)), (marks::IMAGE, Some(image)), (marks::IDENTITY, identity)];
+    let labels: Vec<_> = labels.into_iter().filter_map(|(key, value)| value.map(|value| format!("`{key}: {value}`"))).collect();
+    let (labels, consent) = (labels.join(", "), consent_wanted(claim_uid));
+    let otherwise = if is_of_another { "" } else { "; else delete it, then its DataVolume if it has one, and the golden is made anew" };
+    format!(
+        "The PVC {golden} {why}, and it does not carry this image's mark: if it holds this image's disk, label it {labels}, and {consent}{otherwise}."
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -229,5 +259,22 @@ mod tests {
         for message in [brought_back_message("g", OWN, "why"), replaced_message("g", OWN, FORMER), alone_message("g", OWN)] {
             assert!(message.contains(&format!("`kubernetes-worker-image.cozystack.io/adopt: {OWN}`")), "{message}");
         }
+    }
+
+    /// Without the mark the annotation alone does not help, so the message has all three labels beside it.
+    #[rstest]
+    #[case::of_nobody(false, Some("b5a1"), true)]
+    #[case::of_another_image(true, Some("b5a1"), false)]
+    #[case::of_no_known_identity(false, None, true)]
+    fn r7_what_has_no_mark_is_taken_over_with_it(#[case] is_of_another: bool, #[case] identity: Option<&str>, #[case] may_go: bool) {
+        let found = Unmarked { golden: "g", claim_uid: OWN, why: "came back", image: "noble", identity, is_of_another };
+        let message = unmarked_message(found);
+        let wanted = [("golden", Some("true")), ("image", Some("noble")), ("identity", identity), ("adopt", Some(OWN))];
+        for (mark, value) in wanted {
+            let told = value.map(|value| format!("`{}{mark}: {value}`", marks::PREFIX));
+            assert!(told.is_none_or(|told| message.contains(&told)), "{mark}: {message}");
+        }
+        assert_eq!((message.contains("/identity"), message.contains("else delete it")), (identity.is_some(), may_go), "{message}");
+        assert!(message.starts_with("The PVC g came back, and it does not carry this image's mark"), "{message}");
     }
 }

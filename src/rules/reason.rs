@@ -192,7 +192,7 @@ reasons! {
     /// The claim was lost.
     ClaimLost { terminal: false, remedy: "The volume behind the golden is gone; restore it or delete the DataVolume to import anew." }
     /// Another volume stands under the golden's name (R7).
-    GoldenReplaced { terminal: false, remedy: "Restore the recorded volume, annotate the PVC `kubernetes-worker-image.cozystack.io/adopt` with its own UID to have it taken over as it is, or retire the image by force and undo that to have the golden made anew." }
+    GoldenReplaced { terminal: false, remedy: "Restore the recorded volume, write on the PVC what the message names to have it taken over as it is, or retire the image by force and undo that to have the golden made anew." }
     /// The golden's DataVolume or PVC is being deleted.
     GoldenTerminating { terminal: false, remedy: "It is made anew from the spool once its PVC and its DataVolume are gone." }
     /// The golden's PVC is gone although it was Ready.

@@ -12,7 +12,8 @@ use crate::{
     catalog::Listing,
     daemon::fence,
     golden::{
-        self, CredentialsView, Leaving, Metadata, Observed, Permits, Reference, Retirement, SpooledView, manifest::FINALIZER, observe,
+        self, CredentialsView, HeldBack, Leaving, Metadata, Observed, Permits, Reference, Retirement, SpooledView, manifest::FINALIZER,
+        observe,
     },
     model::{Digest, DiskSize, GoldenName, Identity, Image, Target},
     rules::{ImporterFacts, Reason, class::Classes, marks},
@@ -69,8 +70,13 @@ impl Term {
             None => None,
         };
         let fetch = self.jobs.view(uid);
+        let (ca, credentials) = (self.ca_reference(parsed.as_ref().ok()), self.credentials_view(parsed.as_ref().ok()));
+        let suspend = parsed.as_ref().is_ok_and(|image| image.suspend);
+        let is_to_wait = status.fetch.as_ref().and_then(|fetch| fetch.next_attempt_time.as_ref()).is_some_and(|at| at.0 > now);
+        let comes_later = is_to_wait || HeldBack::of(suspend, &ca, &credentials.reference).is_some();
         for target in targets.iter_mut().chain(leaving.iter_mut().map(|leaving| &mut leaving.target)) {
-            let waits = target.golden.volume.as_ref().is_some_and(|volume| volume.waits_for_the_spool(spooled.as_ref(), &fetch));
+            let waits =
+                target.golden.volume.as_ref().is_some_and(|volume| volume.waits_for_the_spool(spooled.as_ref(), &fetch, comes_later));
             if let (true, Some(golden)) = (waits, &target.name) {
                 self.memory.with(uid, |image| image.golden(golden).waits_for_us());
                 target.golden.moved = Some(now);
@@ -84,8 +90,8 @@ impl Term {
                 retry: object.annotations().get(marks::RETRY).cloned(),
             },
             duplicate_of: identity.as_ref().and_then(|identity| self.shared.index.older_twin(&name, identity.as_str())),
-            ca: self.ca_reference(parsed.as_ref().ok()),
-            credentials: self.credentials_view(parsed.as_ref().ok()),
+            ca,
+            credentials,
             cdi_installed: cluster.volumes.state() != crate::world::StoreState::NotInstalled,
             spooled,
             fetch,
@@ -230,7 +236,8 @@ impl Term {
                 // A crash-looping importer that downloads the disk again and again does not move.
                 let percent = volume.percent.unwrap_or(0);
                 let known = status.targets.iter().find(|entry| entry.golden.as_deref() == Some(golden.as_str()));
-                let deadline = self.shared.settings.import_deadline;
+                let (disk, deadline) = (status.disk.as_ref(), self.shared.settings.import_deadline);
+                let deadline = golden::patience(deadline, disk, volume, target.golden.is_downloaded);
                 let stood = known.map(|known| golden::stood_still(known, volume, deadline, now)).unwrap_or_default();
                 target.golden.moved = Some(memory.moved(&volume.uid, percent, now, stood));
             }

@@ -3,15 +3,16 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{Term, is_importing};
 use crate::{
     api::GoldenImageStatus,
     daemon::wake,
-    golden::{Action, Decision, FetchView, Observed, Permits, Turn, begun, decide},
+    golden::{Action, Decision, FetchView, Observed, ObservedTarget, Permits, Turn, begun, decide},
     model::GoldenName,
     rules::quota::Need,
 };
@@ -19,6 +20,12 @@ use crate::{
 /// What the imports take that have begun, by the image's UID and the golden: those on record, and those that were decided upon and whose
 /// status is on its way.
 pub(super) type Reserved = BTreeMap<String, BTreeMap<GoldenName, Need>>;
+
+/// Whether an import that runs and that nobody works on, because its image is not accepted any more, is in the way of others still: for as
+/// long as one that is worked on would be given to move.
+fn keeps_its_turn(moved: Option<Timestamp>, now: Timestamp, deadline: Duration) -> bool {
+    moved.is_none_or(|moved| now < moved || now.duration_since(moved).unsigned_abs() < deadline)
+}
 
 impl Term {
     fn reserved(&self) -> MutexGuard<'_, Reserved> {
@@ -66,7 +73,10 @@ impl Term {
 
     /// Turns are asked for with what was wanted without one; with the turn the decision is made again.
     fn with_turns(&self, observed: &mut Observed, uid: &str, created: Timestamp, now: Timestamp) -> Decision {
-        let running = observed.targets.iter().filter(|target| is_importing(target, &observed.status)).count();
+        let deadline = self.shared.settings.import_deadline;
+        let keeps = |target: &&ObservedTarget| is_importing(target, &observed.status) && keeps_its_turn(target.golden.moved, now, deadline);
+        let running = observed.targets.iter().filter(keeps).count();
+        let moved = observed.targets.iter().filter(keeps).filter_map(|target| target.golden.moved).min();
         // Of a target that was taken out nothing begins any more; what runs is in storage's way all the same.
         let of_leaving = observed.leaving.iter().filter(|leaving| is_importing(&leaving.target, &observed.status)).count();
         let fetching = matches!(observed.fetch, FetchView::Running { .. });
@@ -90,6 +100,10 @@ impl Term {
             observed.permits = permits;
             decision = decide(observed, &self.shared.settings, now);
         }
+        if let Some(moved) = moved.filter(|_| decision.wants.imports == 0) {
+            let ends = moved.checked_add(SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MAX);
+            decision.wake = Some(decision.wake.map_or(ends, |earlier| earlier.min(ends)));
+        }
         decision
     }
 
@@ -112,5 +126,27 @@ impl Term {
     /// Wakes those who wait for room in a quota: what was kept and never taken changes no quota.
     fn wake_for_room(&self) {
         wake::waiting_for_quota(&self.shared.cluster).into_iter().for_each(|name| self.shared.queue.add(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use k8s_openapi::jiff::Timestamp;
+    use rstest::rstest;
+
+    use super::keeps_its_turn;
+
+    /// Minutes ago; a negative number lies ahead.
+    #[rstest]
+    #[case::moves(Some(14), true)]
+    #[case::stands_still(Some(15), false)]
+    #[case::of_a_clock_that_was_ahead(Some(-90), true)]
+    #[case::not_seen_yet(None, true)]
+    fn r11_an_import_that_nobody_works_on_keeps_its_turn_while_it_moves(#[case] minutes: Option<i64>, #[case] keeps: bool) {
+        let at = |second| Timestamp::from_second(second).expect("time");
+        let moved = minutes.map(|minutes| at(1_796_000_000 - 60 * minutes));
+        assert_eq!(keeps_its_turn(moved, at(1_796_000_000), Duration::from_secs(15 * 60)), keeps);
     }
 }
