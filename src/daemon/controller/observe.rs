@@ -142,6 +142,7 @@ impl Term {
             is_wanted,
             is_deleted: object.metadata.deletion_timestamp.is_some(),
             waits_for_goldens,
+            is_forced: object.annotations().contains_key(marks::FORCE_RETIRE),
             has_finalizer: object.finalizers().iter().any(|finalizer| finalizer == FINALIZER),
             ..Retirement::default()
         };
