@@ -76,7 +76,7 @@ pub(super) fn candidates(shared: &Shared) -> Option<Vec<Candidate>> {
         let labels = texts(claim.metadata.labels.as_ref());
         let marked = labels.get(marks::IMAGE).map(String::as_str);
         let image = image_of(&claim, &of_golden, |name| cluster.images.get("", name));
-        let volume = cluster.volumes.get(catalog, &name);
+        let volume = cluster.volumes.get(catalog, &name).filter(|volume| is_goldens(volume, &claim));
         let is_leaving = image.as_deref().is_some_and(|image| is_leaving(shared, image, &name));
         let of = image.as_ref().map(|image| image.name_any()).or_else(|| marked.map(str::to_owned));
         let odd = unreadable(cluster, catalog, &name, of.as_deref());
@@ -110,6 +110,13 @@ fn image_of(claim: &Claim, of_golden: &OnRecord, named: impl FnOnce(&str) -> Opt
 /// Whether the claim is a golden of the image, or one that nobody may do anything about until the image knows what it is.
 fn is_its(image: &GoldenImage, claim: &Claim) -> bool {
     Owner::of(image).claim(&claim.metadata) != Whose::Another
+}
+
+/// Whether the DataVolume of a golden's name is the golden's: by our mark, or because the claim goes with it. One that somebody made beside
+/// a golden is nobody's to mark or delete (R7).
+fn is_goldens(volume: &DataVolume, claim: &Claim) -> bool {
+    let is_marked = texts(volume.metadata.labels.as_ref()).get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE);
+    is_marked || claim.owner_references().iter().any(|owner| Some(&owner.uid) == volume.metadata.uid.as_ref())
 }
 
 /// Whether the golden's own target was taken out, and another golden can stand in.
@@ -300,6 +307,33 @@ mod tests {
         assert_eq!(Owner::of(&unknown).claim(&golden_of("a", "u", kept.clone()).metadata), Whose::Unknown);
         for annotations in [kept, asked] {
             assert_eq!(wish(&golden_of("a", "u", annotations), Some(&unknown), false), Wish::Keep);
+        }
+    }
+
+    #[test]
+    fn r7_a_volume_that_somebody_made_beside_a_golden_is_let_be() {
+        let volume = |labels: serde_json::Value| -> DataVolume {
+            let metadata = json!({ "name": "g", "uid": "dv", "labels": labels });
+            serde_json::from_value(
+                json!({ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": metadata, "spec": {} }),
+            )
+            .expect("a volume")
+        };
+        let owned = |uid: &str| {
+            let mut claim = golden_of("a", "u", json!({}));
+            let owner = json!([{ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": "g", "uid": uid }]);
+            claim.metadata.owner_references = serde_json::from_value(owner).expect("an owner");
+            claim
+        };
+        let alone = golden_of("a", "u", json!({}));
+        let (ours, theirs) = (volume(json!({ marks::GOLDEN: "true" })), volume(json!({})));
+        for (case, volume, claim, expected) in [
+            ("marked", &ours, &alone, true),
+            ("not marked, and the claim goes with it", &theirs, &owned("dv"), true),
+            ("made beside the golden", &theirs, &alone, false),
+            ("made in the place of its own", &theirs, &owned("former"), false),
+        ] {
+            assert_eq!(is_goldens(volume, claim), expected, "{case}");
         }
     }
 
