@@ -31,6 +31,8 @@ pub struct Retirement {
     pub is_forced: bool,
     /// Who needs them, in words; nobody, or why that is not known.
     pub blockers: Option<String>,
+    /// What is being deleted already, and the pods that hold it, in words.
+    pub going: Vec<String>,
     /// What the fence around a golden of the image could not do, or could not know, in words; also where none is to go any more.
     pub trouble: Option<String>,
 }
@@ -72,6 +74,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
         (_, false) => {
             format!("The goldens are gone. `golden-catalog retire {} --undo` has them made anew.", observed.metadata.name)
         }
+        (None, true) if !retirement.going.is_empty() => format!("Being deleted: {}.", retirement.going.join("; ")),
         (None, true) => "Nothing is seen to need the goldens; they go when that is certain.".to_owned(),
         (Some(blockers), true) => {
             let waiting: Vec<_> = half_made.iter().map(|(golden, _)| golden.as_str()).collect();
@@ -299,6 +302,19 @@ mod tests {
     ) {
         let retirement = Retirement { is_deleted, waits_for_goldens, has_finalizer, is_left, ..Retirement::default() };
         assert_eq!(finalizer(&retirement), expected);
+    }
+
+    /// A pod that mounts a golden keeps its PVC there after everything else has been done.
+    #[test]
+    fn r23_what_is_being_deleted_is_told_with_who_holds_it() {
+        let mut observed = retired(importing());
+        observed.retirement.going = vec!["vm-default-images-a, which stays as long as a pod uses its PVC: cozy-public/debug".into()];
+        let decision = run(&observed);
+        let told = find_condition(&decision.status.conditions, ConditionType::Retiring).expect("told").message.clone();
+        assert!(
+            told.starts_with("Being deleted: vm-default-images-a, which stays as long as a pod uses its PVC: cozy-public/debug."),
+            "{told}"
+        );
     }
 
     #[rstest]

@@ -16,7 +16,7 @@ use crate::{
         observe,
     },
     model::{Digest, DiskSize, GoldenName, Identity, Image, Target},
-    rules::{ImporterFacts, Reason, class::Classes, marks, whose::Whose},
+    rules::{ImporterFacts, Reason, class::Classes, marks, pods::going_message, whose::Whose},
     spool::{Grant, Record, Verified},
     world::{
         evidence::is_guarded,
@@ -180,6 +180,12 @@ impl Term {
                 continue;
             }
             retirement.is_left = true;
+            let is_going = cluster.claims.get(catalog, golden).is_some_and(|claim| claim.metadata.deletion_timestamp.is_some());
+            if is_going {
+                let pods = cluster.pods.all();
+                retirement.going.push(going_message(pods.iter().map(|pod| &**pod), catalog, golden));
+                continue;
+            }
             blockers.extend(self.blockers(golden, status.identity.as_ref(), &classes));
         }
         retirement.blockers = (!blockers.is_empty()).then(|| blockers.join("; "));
