@@ -43,7 +43,10 @@ async fn releases_come_and_go_and_images_stay() {
     site.cluster.kubectl(["create", "namespace", ELSEWHERE]).await.ok();
     let look = ["--dry-run=server", NO_PODS[0], NO_PODS[1]];
     let refused = site.catalog("install", "second", ELSEWHERE, json!([]), &look).await.err();
-    assert!(refused.contains("admission.enabled: the release first in the namespace") && refused.contains("uninstall that one"), "{refused}");
+    assert!(
+        refused.contains("admission.enabled: the release first in the namespace") && refused.contains("uninstall that one"),
+        "{refused}"
+    );
     let unguarded = [&look[..], &["--set", "admission.enabled=false"]].concat();
     site.catalog("install", "second", ELSEWHERE, json!([]), &unguarded).await.ok();
 

@@ -10,7 +10,8 @@ use serde_json::json;
 use super::{Exit, Failure, client};
 use crate::{
     api::{ConditionType, GoldenImage, find_condition},
-    rules::marks,
+    golden::Owner,
+    rules::{marks, whose::Whose},
     run::api_error,
 };
 
@@ -43,12 +44,7 @@ pub(super) async fn run(arguments: RetireArguments) -> Result<Exit, Failure> {
     let image = images.get_opt(&arguments.name).await.map_err(|error| failure("read GoldenImage", &arguments.name, &error))?;
     match image {
         Some(image) => retire_image(&images, &image, &arguments).await,
-        None => {
-            if !arguments.undo {
-                no_image_has(&images, &arguments.name).await?;
-            }
-            retire_golden(client, &arguments).await
-        }
+        None => retire_golden(client, &images, &arguments).await,
     }
 }
 
@@ -62,11 +58,14 @@ async fn retire_image(images: &Api<GoldenImage>, image: &GoldenImage, arguments:
     let spec = if arguments.undo { json!({}) } else { json!({ "retire": true }) };
     let patch = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": name, "uid": image.uid() }, "spec": spec });
     let params = PatchParams::apply(MANAGER).force();
+    if !arguments.undo && arguments.force.is_none() {
+        // Left over from another time, it would take goldens that are in use. Before the wish, which it would be about.
+        force(images, image, None).await.map_err(|error| failure("retire", name, &error))?;
+    }
     let mut written = images.patch(name, &params, &Patch::Apply(&patch)).await.map_err(|error| failure("retire", name, &error))?;
     if arguments.undo {
         // Left there, it would take the golden away again as soon as it is made anew.
-        let patch = json!({ "metadata": { "uid": image.uid(), "annotations": { marks::FORCE_RETIRE: null } } });
-        images.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(|error| failure("keep", name, &error))?;
+        force(images, image, None).await.map_err(|error| failure("keep", name, &error))?;
         // Somebody else's field stays theirs; one of nobody is gone with the manager's last field.
         if written.spec.retire == Some(true) {
             return Err(Failure::new(format!(
@@ -77,9 +76,7 @@ async fn retire_image(images: &Api<GoldenImage>, image: &GoldenImage, arguments:
         return Ok(Exit::Ok);
     }
     if let Some(reason) = &arguments.force {
-        let patch = json!({ "metadata": { "uid": image.uid(), "annotations": { marks::FORCE_RETIRE: reason } } });
-        written =
-            images.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(|error| failure("retire", name, &error))?;
+        written = force(images, image, Some(reason)).await.map_err(|error| failure("retire", name, &error))?;
     }
     let status = written.status.unwrap_or_default();
     let told = find_condition(&status.conditions, ConditionType::Retiring).map(|condition| condition.message.clone());
@@ -91,12 +88,20 @@ async fn retire_image(images: &Api<GoldenImage>, image: &GoldenImage, arguments:
     Ok(Exit::Ok)
 }
 
-/// The wish on a golden counts only once its GoldenImage is gone: written before, it would do nothing now, and much later take
-/// away what `Retain` was to keep.
-async fn no_image_has(images: &Api<GoldenImage>, golden: &str) -> Result<(), Failure> {
-    let all = images.list(&ListParams::default()).await.map_err(|error| failure("find the GoldenImage of", golden, &error))?;
+/// Writes on an image why its goldens go in spite of who needs them, or that they do not.
+async fn force(images: &Api<GoldenImage>, image: &GoldenImage, reason: Option<&str>) -> kube::Result<GoldenImage> {
+    let patch = json!({ "metadata": { "uid": image.uid(), "annotations": { marks::FORCE_RETIRE: reason } } });
+    images.patch(&image.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await
+}
+
+/// The wish on a golden counts only where no GoldenImage has it: written before, it would do nothing now, and much later take away what
+/// `Retain` was to keep. An image of the name on its mark that is of another source has it not, nor does one that has no target for it.
+async fn no_image_has(images: &Api<GoldenImage>, claim: &PersistentVolumeClaim) -> Result<(), Failure> {
+    let golden = claim.name_any();
+    let all = images.list(&ListParams::default()).await.map_err(|error| failure("find the GoldenImage of", &golden, &error))?;
     let has = |image: &&GoldenImage| {
-        image.status.iter().flat_map(|status| &status.targets).any(|target| target.golden.as_deref() == Some(golden))
+        let owner = Owner::of(image);
+        owner.claim(&claim.metadata) != Whose::Another && !owner.has_no_place_for(&golden)
     };
     match all.items.iter().find(has).map(|image| image.name_any()) {
         None => Ok(()),
@@ -107,7 +112,7 @@ async fn no_image_has(images: &Api<GoldenImage>, golden: &str) -> Result<(), Fai
 }
 
 /// A golden whose GoldenImage is gone is asked for by an annotation on its claim.
-async fn retire_golden(client: Client, arguments: &RetireArguments) -> Result<Exit, Failure> {
+async fn retire_golden(client: Client, images: &Api<GoldenImage>, arguments: &RetireArguments) -> Result<Exit, Failure> {
     let (name, catalog) = (&arguments.name, &arguments.catalog_namespace);
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client, catalog);
     let claim = claims.get_opt(name).await.map_err(|error| failure("read golden", name, &error))?;
@@ -115,17 +120,18 @@ async fn retire_golden(client: Client, arguments: &RetireArguments) -> Result<Ex
     let Some(claim) = claim else {
         return Err(Failure::new(format!("there is neither a GoldenImage {name} nor a golden {catalog}/{name}")));
     };
-    let at = (!arguments.undo).then(|| Timestamp::now().to_string());
-    let mut annotations = json!({ marks::RETIRE_REQUESTED: at });
-    if arguments.undo || arguments.force.is_some() {
-        annotations[marks::FORCE_RETIRE] = arguments.force.as_deref().into();
+    if !arguments.undo {
+        no_image_has(images, &claim).await?;
     }
+    let at = (!arguments.undo).then(|| Timestamp::now().to_string());
+    // Force that is left over from another time would take a golden that is in use.
+    let annotations = json!({ marks::RETIRE_REQUESTED: at, marks::FORCE_RETIRE: arguments.force });
     let patch = json!({ "metadata": { "uid": claim.uid(), "annotations": annotations } });
     claims.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(|error| failure("retire golden", name, &error))?;
     if arguments.undo {
         println!("Golden {catalog}/{name} is kept.");
     } else {
-        println!("Golden {catalog}/{name} is to go: it has no GoldenImage, and is deleted when nothing needs it any more.");
+        println!("Golden {catalog}/{name} is to go: no GoldenImage has it, and it is deleted when nothing needs it any more.");
     }
     Ok(Exit::Ok)
 }

@@ -187,6 +187,20 @@ impl Hands {
         }
     }
 
+    /// Takes the annotation off the object that gets around who needs its goldens; one that is gone is as good.
+    pub async fn disarm(&self, object: &GoldenImage) -> Result<(), ActError> {
+        // The resourceVersion: what a person wrote meanwhile is about another retirement.
+        let version = object.resource_version();
+        let patch =
+            json!({ "metadata": { "uid": object.uid(), "resourceVersion": version, "annotations": { marks::FORCE_RETIRE: null } } });
+        let params = PatchParams { field_manager: Some(managers::GOLDEN.to_owned()), ..PatchParams::default() };
+        let api: Api<GoldenImage> = Api::all(self.client.clone());
+        match api.patch_metadata(&object.name_any(), &params, &Patch::Merge(&patch)).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            other => other.map(drop).map_err(failed("the annotation force-retire")),
+        }
+    }
+
     /// Lets a golden's importer pull a disk.
     pub fn serve(&self, memory: &Memory, uid: &str, golden: &GoldenName, disk: Digest, ready: bool) {
         self.registry.grant(&Self::grant(uid, golden, disk));

@@ -17,8 +17,8 @@ use super::{controller::Shared, tried::Tried};
 use crate::{
     api::GoldenImage,
     foreign::DataVolume,
-    golden::unfinished_of,
-    rules::{Answer, Reason, refusal},
+    golden::{Owner, unfinished_of},
+    rules::{Answer, Reason, refusal, whose::Whose},
     run::{
         api_error,
         backoff::Backoff,
@@ -90,7 +90,7 @@ pub(super) async fn keep(shared: Arc<Shared>, client: Client, stop: Cancellation
                 Ok(true) if !memory.ended(Instant::now()) => {}
                 Ok(true) => {
                     let text = format!(
-                        "The import into {} was ended: its GoldenImage {image} is gone, and nobody would finish it.",
+                        "The import into {} was ended: the GoldenImage {image} that it was made for is gone, and nobody would finish it.",
                         volume.name_any()
                     );
                     tell(&shared, &volume, Severity::Normal, Reason::ImageGone, text);
@@ -126,10 +126,16 @@ fn found(shared: &Shared) -> Option<Vec<(Arc<DataVolume>, String)>> {
             return None;
         }
         let image = unfinished_of(&volume, claim.as_deref(), catalog)?.to_owned();
-        let is_known = cluster.images.get("", &image).is_some() || cluster.images.odd("", &image).is_some();
-        (!is_known).then_some((volume, image))
+        let is_known = cluster.images.get("", &image).is_some_and(|image| sees_to(&image, &volume));
+        (!is_known && cluster.images.odd("", &image).is_none()).then_some((volume, image))
     });
     Some(left.collect())
+}
+
+/// Whether an image of the name that the import was made for sees to it: one of another source never looks at it, unless it has not
+/// learnt yet what it is.
+fn sees_to(image: &GoldenImage, volume: &DataVolume) -> bool {
+    Owner::of(image).volume(&volume.metadata) != Whose::Another
 }
 
 /// Ends one import, unless its image is there: a cache may be behind, so the API server itself is asked. Gives whether it was.
@@ -137,7 +143,7 @@ fn found(shared: &Shared) -> Option<Vec<(Arc<DataVolume>, String)>> {
 /// The resourceVersion besides the UID: an import that finishes in this moment is a golden, and is not deleted.
 async fn end(client: &Client, catalog: &str, volume: &DataVolume, image: &str) -> kube::Result<bool> {
     let images: Api<GoldenImage> = Api::all(client.clone());
-    if images.get_metadata_opt(image).await?.is_some() {
+    if images.get_opt(image).await?.is_some_and(|image| sees_to(&image, volume)) {
         return Ok(false);
     }
     let preconditions = Preconditions { uid: volume.uid(), resource_version: volume.resource_version() };
@@ -172,12 +178,31 @@ fn tell(shared: &Shared, volume: &DataVolume, severity: Severity, reason: Reason
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::marks;
 
     fn volume(uid: &str) -> (Arc<DataVolume>, String) {
         let volume = serde_json::json!({
             "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": { "name": "g", "uid": uid }, "spec": {},
         });
         (Arc::new(serde_json::from_value(volume).expect("a DataVolume")), "a".to_owned())
+    }
+
+    /// An image made again under the name, of another source, has another golden name perhaps, and never looks at the former one's import.
+    #[test]
+    fn r24_an_import_of_another_source_is_seen_to_by_nobody() {
+        let image = |url: &str| -> GoldenImage {
+            let source = serde_json::json!({ "http": { "url": format!("https://e.example/{url}") } });
+            serde_json::from_value(serde_json::json!({
+                "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "a" }, "spec": { "source": source },
+            }))
+            .expect("an image")
+        };
+        let identity = crate::api::parse_image(&image("u")).expect("good").identity(None).expect("known").to_string();
+        let (volume, _) = volume("dv");
+        let mut volume = (*volume).clone();
+        let labels = [(marks::GOLDEN, "true"), (marks::IMAGE, "a"), (marks::IDENTITY, &identity)];
+        volume.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+        assert!(sees_to(&image("u"), &volume) && !sees_to(&image("v"), &volume));
     }
 
     /// What is ended after it failed is not asked about without end until the watch shows it gone, and told once.

@@ -126,6 +126,8 @@ pub enum Action {
     CheckUpstream,
     /// Put our finalizer on the object, or take it off.
     Finalizer(bool),
+    /// Take the annotation off the object that gets around who needs its goldens (R23).
+    Disarm,
 }
 
 impl Action {
@@ -140,7 +142,9 @@ impl Action {
             | Self::Mark { golden, .. }
             | Self::Adopt { golden, .. } => Some(golden),
             Self::CreateVolume(order) => Some(&order.golden),
-            Self::ResolveSchematic | Self::Fetch { .. } | Self::CancelFetch | Self::CheckUpstream | Self::Finalizer(_) => None,
+            Self::ResolveSchematic | Self::Fetch { .. } | Self::CancelFetch | Self::CheckUpstream | Self::Finalizer(_) | Self::Disarm => {
+                None
+            }
         }
     }
 }
@@ -231,7 +235,7 @@ pub(super) fn after(at: Timestamp, delay: Duration) -> Timestamp {
 pub fn decide(observed: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     let mut decision = retire::decide(observed, now).unwrap_or_else(|| decide_unbounded(observed, settings, now));
     // On record before anything is made, and off before nothing is left to wait for.
-    decision.before.splice(0..0, retire::finalizer(&observed.retirement));
+    decision.before.splice(0..0, retire::finalizer(&observed.retirement).into_iter().chain(retire::disarm(&observed.retirement)));
     bound(&mut decision.status);
     decision
 }

@@ -17,6 +17,7 @@ mod left;
 pub mod manifest;
 pub mod observe;
 mod observed;
+mod owner;
 mod pacer;
 mod queue;
 #[cfg(test)]
@@ -42,6 +43,7 @@ pub use observed::{
     ClaimView, ClassChoice, ClassFound, CredentialsView, DataVolumeView, FetchView, GoldenView, GrantView, HeldBack, Metadata, Observed,
     ObservedTarget, Permits, Reference, Settings, SpooledView, UpstreamView,
 };
+pub use owner::Owner;
 pub use pacer::{Pacer, Turn};
 pub use queue::Queue;
 pub use retire::Retirement;

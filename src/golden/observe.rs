@@ -18,6 +18,7 @@ use crate::{
         provenance::Provenance,
         quota::Quota,
         size::Overheads,
+        whose::{Owner, Whose, whose},
     },
     world::{Cluster, WarningFacts, facts},
 };
@@ -201,12 +202,10 @@ fn newest_about<'a>(all: impl Iterator<Item = &'a WarningFacts>, names: &[String
     all.filter(|warning| names.contains(&warning.name)).filter(is_of_now).max_by_key(|warning| warning.seen)
 }
 
-/// Our mark, for this image and no other of its name: a re-created image may have another source. An object whose mark was
-/// taken off by hand is not ours by its labels; a recorded UID still knows it.
+/// Our mark, for this image and no other of its name. An object whose mark was taken off by hand is not ours by its labels; a recorded
+/// UID still knows it.
 fn is_ours(labels: &BTreeMap<String, String>, image: &ImageName, identity: Option<&str>) -> bool {
-    labels.get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE)
-        && labels.get(marks::IMAGE).is_some_and(|name| name == image.as_str())
-        && labels.get(marks::IDENTITY).map(String::as_str) == identity
+    whose(Owner { name: image.as_str(), identity, recorded: None }, labels, None) == Whose::Its
 }
 
 fn volume_view(volume: &DataVolume, image: &ImageName, identity: Option<&str>) -> DataVolumeView {

@@ -27,8 +27,12 @@ pub struct Retirement {
     pub has_finalizer: bool,
     /// A golden is there still.
     pub is_left: bool,
+    /// The annotation on the object that gets around who needs its goldens is there.
+    pub is_forced: bool,
     /// Who needs them, in words; nobody, or why that is not known.
     pub blockers: Option<String>,
+    /// What is being deleted already, and the pods that hold it, in words.
+    pub going: Vec<String>,
     /// What the fence around a golden of the image could not do, or could not know, in words; also where none is to go any more.
     pub trouble: Option<String>,
 }
@@ -67,7 +71,10 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
         keep(&mut set, known.filter(|known| kind == ConditionType::Accepted || known.status != "False"), kind);
     }
     let message = match (&retirement.blockers, retirement.is_left) {
-        (_, false) => "The goldens are gone. Set `spec.retire: false` to have them made anew.".to_owned(),
+        (_, false) => {
+            format!("The goldens are gone. `golden-catalog retire {} --undo` has them made anew.", observed.metadata.name)
+        }
+        (None, true) if !retirement.going.is_empty() => format!("Being deleted: {}.", retirement.going.join("; ")),
         (None, true) => "Nothing is seen to need the goldens; they go when that is certain.".to_owned(),
         (Some(blockers), true) => {
             let waiting: Vec<_> = half_made.iter().map(|(golden, _)| golden.as_str()).collect();
@@ -139,6 +146,12 @@ pub(super) fn finalizer(retirement: &Retirement) -> Option<Action> {
     let wanted = waits_for_goldens && (!is_deleted || is_left);
     // None can be put onto what is being deleted.
     (wanted != has_finalizer && (has_finalizer || !is_deleted)).then_some(Action::Finalizer(wanted))
+}
+
+/// Force is for one retirement: what is left of it afterwards would take the goldens that are made anew, in use, at the next.
+pub(super) fn disarm(retirement: &Retirement) -> Option<Action> {
+    let is_under_way = retirement.is_wanted && retirement.is_left;
+    (retirement.is_forced && !is_under_way).then_some(Action::Disarm)
 }
 
 #[cfg(test)]
@@ -289,5 +302,36 @@ mod tests {
     ) {
         let retirement = Retirement { is_deleted, waits_for_goldens, has_finalizer, is_left, ..Retirement::default() };
         assert_eq!(finalizer(&retirement), expected);
+    }
+
+    /// A pod that mounts a golden keeps its PVC there after everything else has been done.
+    #[test]
+    fn r23_what_is_being_deleted_is_told_with_who_holds_it() {
+        let mut observed = retired(importing());
+        observed.retirement.going = vec!["vm-default-images-a, which stays as long as a pod uses its PVC: cozy-public/debug".into()];
+        let decision = run(&observed);
+        let told = find_condition(&decision.status.conditions, ConditionType::Retiring).expect("told").message.clone();
+        assert!(
+            told.starts_with("Being deleted: vm-default-images-a, which stays as long as a pod uses its PVC: cozy-public/debug."),
+            "{told}"
+        );
+    }
+
+    #[rstest]
+    #[case::under_way(true, true, true, None)]
+    #[case::gone(true, true, false, Some(Action::Disarm))]
+    #[case::taken_back(true, false, true, Some(Action::Disarm))]
+    #[case::asks_for_nothing(true, false, false, Some(Action::Disarm))]
+    #[case::not_forced(false, true, false, None)]
+    fn r23_force_ends_with_its_retirement(
+        #[case] is_forced: bool,
+        #[case] is_wanted: bool,
+        #[case] is_left: bool,
+        #[case] expected: Option<Action>,
+    ) {
+        let mut observed = retired(importing());
+        observed.retirement = Retirement { is_forced, is_wanted, is_left, ..Retirement::default() };
+        assert_eq!(disarm(&observed.retirement), expected);
+        assert_eq!(run(&observed).before.contains(&Action::Disarm), expected.is_some());
     }
 }

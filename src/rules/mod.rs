@@ -32,6 +32,7 @@ mod rolling;
 pub mod secret_review;
 pub mod size;
 pub mod stuck;
+pub mod whose;
 
 pub use edit::{Freeze, FrozenChange, duplicate_message, frozen_changes, frozen_message, taken_name_message};
 pub use import::{CdiCondition, ImportFacts, ImporterFacts, Told, import_trouble};

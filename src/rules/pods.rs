@@ -45,11 +45,30 @@ pub fn in_use_message(pods: &[&PodFacts]) -> Option<String> {
     (!names.is_empty()).then(|| format!("clones wait while a pod can write to the golden: {}{more}", names.join(", ")))
 }
 
+/// What is told of a golden that is being deleted: any pod that uses its claim keeps it there (Kubernetes' finalizer `pvc-protection`).
+pub fn going_message<'a>(pods: impl Iterator<Item = &'a PodFacts>, catalog_namespace: &str, golden: &str) -> String {
+    let uses =
+        |pod: &&PodFacts| pod.namespace == catalog_namespace && !pod.has_ended && pod.volumes.iter().any(|volume| volume.claim == golden);
+    let names: Vec<String> = pods.filter(uses).map(|pod| format!("{}/{}", pod.namespace, pod.name)).collect();
+    match names[..] {
+        [] => golden.to_owned(),
+        _ => format!("{golden}, which stays as long as a pod uses its PVC: {}", names.join(", ")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    #[test]
+    fn r26_any_pod_keeps_what_is_being_deleted() {
+        let ended = PodFacts { has_ended: true, ..pod(false, &[], true) };
+        let told = |pods: &[PodFacts], golden: &str| going_message(pods.iter(), "cozy-public", golden);
+        assert_eq!(told(&[pod(true, &[], false), ended.clone()], "g"), "g, which stays as long as a pod uses its PVC: cozy-public/debug");
+        assert_eq!((told(&[ended], "g").as_str(), told(&[pod(true, &[], false)], "h").as_str()), ("g", "h"));
+    }
 
     fn pod(read_only: bool, mounts: &[bool], as_device: bool) -> PodFacts {
         let volume = ClaimUse { claim: "g".into(), read_only, mounts_read_only: mounts.to_vec(), as_device };

@@ -202,7 +202,7 @@ reasons! {
     /// The goldens are to go: pools that use them go on, new ones are turned away (R23).
     Retiring { terminal: false, remedy: "Move what needs it to another image; it goes by itself then. `golden-catalog consumers` shows who needs it." }
     /// The goldens were retired and are gone (R23).
-    Retired { terminal: false, remedy: "Set `spec.retire: false` to have it made anew." }
+    Retired { terminal: false, remedy: "`golden-catalog retire NAME --undo` has it made anew; where values say `retire: true`, take that out there first." }
     /// What retiring a golden takes is refused, or an object that it depends on cannot be read (R23).
     CannotRetire { terminal: false, remedy: "Allow or correct what the message names; it is tried again with a growing delay and goes on by itself then." }
     /// An import was ended because its GoldenImage was deleted in the middle of it (R24).

@@ -172,6 +172,10 @@ impl Term {
                 }
             }
             Action::Finalizer(_) => {}
+            Action::Disarm => {
+                hands.disarm(object).await?;
+                tracing::info!(image = %image.name, "the annotation force-retire is taken off: its retirement is over");
+            }
             Action::CheckUpstream => self.check_upstream(object, uid, image, status),
         }
         Ok(())

@@ -12,13 +12,16 @@ use crate::{
     catalog::Listing,
     daemon::fence,
     golden::{
-        self, CredentialsView, HeldBack, Leaving, Metadata, Observed, Permits, Reference, Retirement, SpooledView, manifest::FINALIZER,
-        observe,
+        self, CredentialsView, HeldBack, Leaving, Metadata, Observed, Owner, Permits, Reference, Retirement, SpooledView,
+        manifest::FINALIZER, observe,
     },
     model::{Digest, DiskSize, GoldenName, Identity, Image, Target},
-    rules::{ImporterFacts, Reason, class::Classes, marks},
+    rules::{ImporterFacts, Reason, class::Classes, marks, pods::going_message, whose::Whose},
     spool::{Grant, Record, Verified},
-    world::ledger::{GoldenKey, Storage},
+    world::{
+        evidence::is_guarded,
+        ledger::{GoldenKey, Storage},
+    },
 };
 
 /// How long the spool's volume may take to say what it has.
@@ -138,13 +141,14 @@ impl Term {
 
     /// Whether the image's goldens are to go, and what keeps them.
     fn retirement(&self, object: &GoldenImage, targets: &[golden::ObservedTarget]) -> Retirement {
-        let (cluster, catalog, name) = (&self.shared.cluster, &self.shared.catalog, object.name_any());
+        let (cluster, catalog) = (&self.shared.cluster, &self.shared.catalog);
         let is_wanted = fence::is_to_go(object);
         let waits_for_goldens = object.spec.deletion_policy == Some(DeletionPolicy::Delete);
         let mut retirement = Retirement {
             is_wanted,
             is_deleted: object.metadata.deletion_timestamp.is_some(),
             waits_for_goldens,
+            is_forced: object.annotations().contains_key(marks::FORCE_RETIRE),
             has_finalizer: object.finalizers().iter().any(|finalizer| finalizer == FINALIZER),
             ..Retirement::default()
         };
@@ -155,18 +159,19 @@ impl Term {
         if !is_wanted {
             return retirement;
         }
-        let is_ours = |labels: &std::collections::BTreeMap<String, String>| {
-            labels.get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE) && labels.get(marks::IMAGE) == Some(&name)
-        };
+        let owner = Owner::of(object);
         // What this process has just made, before the watch shows it.
         let is_made = |target: &golden::ObservedTarget| {
             target.golden.volume.as_ref().is_some_and(|volume| volume.ours) || target.golden.claim.as_ref().is_some_and(|claim| claim.ours)
         };
         retirement.is_left = targets.iter().any(is_made);
         let mut blockers = Vec::new();
-        // By record, and what stands there when the record was lost.
+        // By record, and what stands there when the record was lost, or never had it: the fence takes all that is the image's.
         let standing = targets.iter().filter(|target| is_made(target)).filter_map(|target| target.name.as_ref()).map(GoldenName::as_str);
-        let names: BTreeSet<&str> = recorded().chain(standing).collect();
+        let claims = cluster.claims.all();
+        let goldens = claims.iter().filter(|claim| is_guarded(&claim.metadata, catalog) && owner.claim(&claim.metadata) == Whose::Its);
+        let marked: Vec<String> = goldens.map(|claim| claim.name_any()).collect();
+        let names: BTreeSet<&str> = recorded().chain(standing).chain(marked.iter().map(String::as_str)).collect();
         let classes = observe::classes(cluster);
         for golden in names {
             // What is there and cannot be read is neither gone nor anybody's for certain.
@@ -175,12 +180,18 @@ impl Term {
                 blockers.push(odd);
                 continue;
             }
-            let claim = cluster.claims.get(catalog, golden).is_some_and(|claim| is_ours(claim.labels()));
-            let volume = cluster.volumes.get(catalog, golden).is_some_and(|volume| is_ours(volume.labels()));
+            let claim = marked.iter().any(|name| name == golden);
+            let volume = cluster.volumes.get(catalog, golden).is_some_and(|volume| owner.volume(&volume.metadata) == Whose::Its);
             if !claim && !volume {
                 continue;
             }
             retirement.is_left = true;
+            let is_going = cluster.claims.get(catalog, golden).is_some_and(|claim| claim.metadata.deletion_timestamp.is_some());
+            if is_going {
+                let pods = cluster.pods.all();
+                retirement.going.push(going_message(pods.iter().map(|pod| &**pod), catalog, golden));
+                continue;
+            }
             blockers.extend(self.blockers(golden, status.identity.as_ref(), &classes));
         }
         retirement.blockers = (!blockers.is_empty()).then(|| blockers.join("; "));

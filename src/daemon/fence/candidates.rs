@@ -13,9 +13,9 @@ use crate::{
     daemon::controller::Shared,
     fence::Wish,
     foreign::{Claim, DataVolume},
-    golden::place,
+    golden::{Owner, place},
     model::Identity,
-    rules::{fence::Fence, leaving::Place, marks},
+    rules::{fence::Fence, leaving::Place, marks, whose::Whose},
     world::{
         Cluster,
         evidence::{is_guarded, texts},
@@ -49,10 +49,10 @@ impl Candidate {
         if self.is_leaving {
             return None;
         }
-        let recorded = || self.image.as_ref()?.status.as_ref()?.identity.clone();
-        // Without an image, or while its status has none, the golden's own mark: worker classes name it by that.
+        // Worker classes name it by what it was made from, whatever its image is by now.
         let marked = || texts(self.claim.metadata.labels.as_ref()).get(marks::IDENTITY).cloned();
-        recorded().or_else(marked)?.parse().ok()
+        let recorded = || self.image.as_ref()?.status.as_ref()?.identity.clone();
+        marked().or_else(recorded)?.parse().ok()
     }
 
     /// Whether the last mark is on one of its objects: from there on there is no way back.
@@ -72,20 +72,14 @@ pub(super) fn candidates(shared: &Shared) -> Option<Vec<Candidate>> {
         return None;
     }
     let images = cluster.images.all();
-    let of_golden: HashMap<&str, &Arc<GoldenImage>> = images
-        .iter()
-        .flat_map(|image| {
-            image.status.iter().flat_map(|status| &status.targets).filter_map(move |target| Some((target.golden.as_deref()?, image)))
-        })
-        .collect();
+    let of_golden = on_record(&images);
     let goldens = cluster.claims.all().into_iter().filter(|claim| is_guarded(&claim.metadata, catalog));
     let candidates = goldens.map(|claim| {
         let name = claim.name_any();
         let labels = texts(claim.metadata.labels.as_ref());
         let marked = labels.get(marks::IMAGE).map(String::as_str);
-        // By record, else by the golden's mark: an image made again has none on record until it has adopted.
-        let image = of_golden.get(name.as_str()).map(|image| Arc::clone(image)).or_else(|| cluster.images.get("", marked?));
-        let volume = cluster.volumes.get(catalog, &name);
+        let image = image_of(&claim, &of_golden, |name| cluster.images.get("", name));
+        let volume = cluster.volumes.get(catalog, &name).filter(|volume| is_goldens(volume, &claim));
         let is_leaving = image.as_deref().is_some_and(|image| is_leaving(image, &name, |record| is_seen_to_stand(shared, record)));
         let of = image.as_ref().map(|image| image.name_any()).or_else(|| marked.map(str::to_owned));
         let odd = unreadable(cluster, catalog, &name, of.as_deref());
@@ -95,6 +89,37 @@ pub(super) fn candidates(shared: &Shared) -> Option<Vec<Candidate>> {
         facts::fence(&candidate.claim) == Fence::Open && candidate.volume_fence().is_none_or(|fence| fence == Fence::Open)
     };
     Some(candidates.filter(|candidate| candidate.wish != Wish::Keep || !is_open(candidate)).collect())
+}
+
+/// Images by the name and UID of each golden that they have on record.
+type OnRecord = HashMap<(String, String), Arc<GoldenImage>>;
+
+fn on_record(images: &[Arc<GoldenImage>]) -> OnRecord {
+    let of_image = |image: &Arc<GoldenImage>| {
+        let targets = image.status.iter().flat_map(|status| &status.targets);
+        let goldens = targets.filter_map(|target| Some((target.golden.clone()?, target.claim_uid.clone()?)));
+        goldens.map(|golden| (golden, Arc::clone(image))).collect::<Vec<_>>()
+    };
+    images.iter().flat_map(of_image).collect()
+}
+
+/// The image whose golden the claim is: by record, else by the golden's mark, because an image made again has none on record until it has
+/// adopted. One of the name alone may be of another source, and its word says nothing of this golden.
+fn image_of(claim: &Claim, of_golden: &OnRecord, named: impl FnOnce(&str) -> Option<Arc<GoldenImage>>) -> Option<Arc<GoldenImage>> {
+    let recorded = claim.uid().and_then(|uid| of_golden.get(&(claim.name_any(), uid)));
+    recorded.map(Arc::clone).or_else(|| named(claim.metadata.labels.as_ref()?.get(marks::IMAGE)?).filter(|image| is_its(image, claim)))
+}
+
+/// Whether the claim is a golden of the image, or one that nobody may do anything about until the image knows what it is.
+fn is_its(image: &GoldenImage, claim: &Claim) -> bool {
+    Owner::of(image).claim(&claim.metadata) != Whose::Another
+}
+
+/// Whether the DataVolume of a golden's name is the golden's: by our mark, or because the claim goes with it. One that somebody made beside
+/// a golden is nobody's to mark or delete (R7).
+fn is_goldens(volume: &DataVolume, claim: &Claim) -> bool {
+    let is_marked = texts(volume.metadata.labels.as_ref()).get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE);
+    is_marked || claim.owner_references().iter().any(|owner| Some(&owner.uid) == volume.metadata.uid.as_ref())
 }
 
 /// Whether the golden's own target was taken out, and another golden can stand in: `stands` is whether that one is there.
@@ -121,6 +146,7 @@ pub(super) async fn is_wished_still(shared: &Shared, client: &Client, candidate:
     let marked = || texts(candidate.claim.metadata.labels.as_ref()).get(marks::IMAGE).cloned();
     let Some(name) = candidate.image.as_ref().map(|image| image.name_any()).or_else(marked) else { return Ok(true) };
     let live = look(Api::<GoldenImage>::all(client.clone()), "", &name).await?;
+    let live = live.filter(|image| is_its(image, &candidate.claim));
     if live.as_ref().and_then(|image| image.uid()) != candidate.image.as_ref().and_then(|image| image.uid()) {
         return Ok(false);
     }
@@ -183,10 +209,18 @@ fn can_stand_in(record: &TargetStatus, claim: Option<&Claim>, volume: Option<&Da
 /// What is asked for (R23, R24). `is_leaving`: the golden's own target was taken out, and another golden can stand in.
 fn wish(claim: &Claim, image: Option<&GoldenImage>, is_leaving: bool) -> Wish {
     let on_claim = texts(claim.metadata.annotations.as_ref());
-    // A target that is taken out has its own golden go, and no other one.
+    let whose = |owner: &Owner<'_>| owner.claim(&claim.metadata);
+    let is_requested = on_claim.contains_key(marks::RETIRE_REQUESTED);
     let asked = match image {
-        Some(image) => is_to_go(image) || is_leaving,
-        None => on_claim.contains_key(marks::RETIRE_REQUESTED),
+        // A target that is taken out has its own golden go, and no other one.
+        Some(image) if is_to_go(image) || is_leaving => whose(&Owner::of(image)) != Whose::Unknown,
+        // What stands for no target of its image goes by its own name, as what has no image does.
+        Some(image) if is_requested => {
+            let owner = Owner::of(image);
+            whose(&owner) == Whose::Its && owner.has_no_place_for(&claim.name_any())
+        }
+        Some(_) => false,
+        None => is_requested,
     };
     // Force gets around what needs a golden that is to go. Alone it asks for nothing: left behind, it would take away each
     // golden that is made anew. On an image it is about all its goldens, and not about one whose target is taken out.
@@ -238,6 +272,104 @@ mod tests {
         assert_eq!(wish(&asked, None), Wish::Force("poisoned".into()));
         // The wish of an image counts, whatever is left on its golden.
         assert_eq!(wish(&asked, Some(&image(false, false))), Wish::Keep);
+    }
+
+    fn made_from(name: &str, url: &str, change: serde_json::Value) -> Arc<GoldenImage> {
+        let mut image = json!({
+            "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": name, "uid": format!("{name}-{url}") },
+            "spec": { "source": { "http": { "url": format!("https://e.example/{url}") } }, "retire": false },
+        });
+        for (key, value) in change.as_object().expect("a map") {
+            match key.as_str() {
+                "spec" => image["spec"].as_object_mut().expect("a map").extend(value.as_object().expect("a map").clone()),
+                _ => image[key] = value.clone(),
+            }
+        }
+        Arc::new(serde_json::from_value(image).expect("an image"))
+    }
+
+    /// A golden that was made for an image of this name and source.
+    fn golden_of(name: &str, url: &str, annotations: serde_json::Value) -> Claim {
+        let image = made_from(name, url, json!({}));
+        let identity = crate::api::parse_image(&image).expect("good").identity(None).expect("known").to_string();
+        serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": {},
+            "metadata": {
+                "name": "g", "uid": "1", "annotations": annotations,
+                "labels": { marks::GOLDEN: "true", marks::IMAGE: name, marks::IDENTITY: identity },
+            },
+        }))
+        .expect("a claim")
+    }
+
+    fn recorded(golden: &str, uid: &str) -> serde_json::Value {
+        json!({ "targets": [{ "requestedClass": "", "golden": golden, "claimUID": uid }] })
+    }
+
+    /// A GoldenImage was deleted, its golden stayed, and another image was made under the name: whatever is wished of that one says nothing
+    /// of the golden, which somebody uses.
+    #[test]
+    fn r24_an_image_has_no_word_over_a_golden_of_another_source() {
+        let to_go = json!({ "spec": { "retire": true }, "metadata": { "name": "a", "annotations": { marks::FORCE_RETIRE: "poisoned" } } });
+        let force = Wish::Force("poisoned".into());
+        let (kept, asked) = (json!({}), json!({ marks::RETIRE_REQUESTED: "now" }));
+        let with_status = |mut image: serde_json::Value, status: serde_json::Value| {
+            image["status"] = status;
+            image
+        };
+        for (case, url, image, on_claim, has_image, expected) in [
+            ("made again, the same", "u", to_go.clone(), &kept, true, force.clone()),
+            ("made again of another source", "v", to_go.clone(), &kept, false, Wish::Keep),
+            ("the same, and asked for by its name", "v", to_go.clone(), &asked, false, Wish::Retire),
+            ("on record under its UID", "v", with_status(to_go.clone(), recorded("g", "1")), &kept, true, force.clone()),
+            ("another volume of the name on record", "v", with_status(to_go.clone(), recorded("g", "2")), &kept, false, Wish::Keep),
+            ("not to go, no golden yet", "u", json!({}), &asked, true, Wish::Keep),
+            ("not to go, it has the golden", "u", json!({ "status": recorded("g", "1") }), &asked, true, Wish::Keep),
+            ("made again with fewer targets", "u", json!({ "status": recorded("other", "2") }), &asked, true, Wish::Retire),
+            ("the same, and nobody asked", "u", json!({ "status": recorded("other", "2") }), &kept, true, Wish::Keep),
+        ] {
+            let (image, claim) = (made_from("a", url, image), golden_of("a", "u", on_claim.clone()));
+            let found = image_of(&claim, &on_record(&[Arc::clone(&image)]), |name| (name == "a").then(|| Arc::clone(&image)));
+            assert_eq!((found.is_some(), wish(&claim, found.as_deref(), false)), (has_image, expected), "{case}");
+        }
+        // While the image does not know what it is, nothing is done on its word, nor as if the golden were nobody's.
+        let schematic =
+            json!({ "retire": true, "source": { "talosFactory": { "version": "v1.13.6", "schematic": { "customization": {} } } } });
+        let unknown = made_from("a", "u", json!({ "spec": schematic }));
+        let mut spec = serde_json::to_value(&*unknown).expect("JSON");
+        spec["spec"]["source"].as_object_mut().expect("a map").remove("http");
+        let unknown: Arc<GoldenImage> = Arc::new(serde_json::from_value(spec).expect("an image"));
+        assert_eq!(Owner::of(&unknown).claim(&golden_of("a", "u", kept.clone()).metadata), Whose::Unknown);
+        for annotations in [kept, asked] {
+            assert_eq!(wish(&golden_of("a", "u", annotations), Some(&unknown), false), Wish::Keep);
+        }
+    }
+
+    #[test]
+    fn r7_a_volume_that_somebody_made_beside_a_golden_is_let_be() {
+        let volume = |labels: serde_json::Value| -> DataVolume {
+            let metadata = json!({ "name": "g", "uid": "dv", "labels": labels });
+            serde_json::from_value(
+                json!({ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": metadata, "spec": {} }),
+            )
+            .expect("a volume")
+        };
+        let owned = |uid: &str| {
+            let mut claim = golden_of("a", "u", json!({}));
+            let owner = json!([{ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": "g", "uid": uid }]);
+            claim.metadata.owner_references = serde_json::from_value(owner).expect("an owner");
+            claim
+        };
+        let alone = golden_of("a", "u", json!({}));
+        let (ours, theirs) = (volume(json!({ marks::GOLDEN: "true" })), volume(json!({})));
+        for (case, volume, claim, expected) in [
+            ("marked", &ours, &alone, true),
+            ("not marked, and the claim goes with it", &theirs, &owned("dv"), true),
+            ("made beside the golden", &theirs, &alone, false),
+            ("made in the place of its own", &theirs, &owned("former"), false),
+        ] {
+            assert_eq!(is_goldens(volume, claim), expected, "{case}");
+        }
     }
 
     #[test]
