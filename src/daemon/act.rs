@@ -201,6 +201,15 @@ impl Hands {
         }
     }
 
+    /// Takes off a golden's claim what asked for it to go while no image had it, with the force that was meant for that.
+    pub async fn forget_request(&self, golden: &GoldenName, claim_uid: &str) -> Result<(), ActError> {
+        let annotations = json!({ marks::RETIRE_REQUESTED: null, marks::FORCE_RETIRE: null });
+        let patch = json!({ "metadata": { "uid": claim_uid, "annotations": annotations } });
+        let params = PatchParams { field_manager: Some(managers::MARKS.to_owned()), ..PatchParams::default() };
+        let claims: Api<Claim> = Api::namespaced(self.client.clone(), &self.catalog);
+        claims.patch(golden.as_str(), &params, &Patch::Merge(&patch)).await.map(drop).map_err(failed("the marks of the golden's PVC"))
+    }
+
     /// Lets a golden's importer pull a disk.
     pub fn serve(&self, memory: &Memory, uid: &str, golden: &GoldenName, disk: Digest, ready: bool) {
         self.registry.grant(&Self::grant(uid, golden, disk));

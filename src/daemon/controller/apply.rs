@@ -170,6 +170,7 @@ impl Term {
                     tracing::info!(image = %image.name, %golden, "taken over as it is");
                 }
             }
+            Action::ForgetRequest { golden, claim_uid } => hands.forget_request(golden, claim_uid).await?,
             Action::Finalizer(_) => {}
             Action::Disarm => {
                 hands.disarm(object).await?;
