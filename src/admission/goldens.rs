@@ -111,7 +111,11 @@ async fn holds(request: &Request, old: &Value, name: &str, scene: &Scene, live: 
     let (claim, volume) = if request.kind.kind == "DataVolume" {
         let volume: DataVolume =
             serde_json::from_value(old.clone()).map_err(|error| Unknown(format!("the DataVolume cannot be read: {error}")))?;
-        let Some(claim) = live.claim(name).await? else { return Ok(Holds::Nothing) };
+        // A PVC of the name that is neither a golden nor goes with the DataVolume is nothing of its.
+        let goes_with =
+            |claim: &Claim| claim.metadata.owner_references.iter().flatten().any(|owner| Some(&owner.uid) == volume.metadata.uid.as_ref());
+        let held = live.claim(name).await?.filter(|claim| is_guarded(&claim.metadata, &scene.catalog) || goes_with(claim));
+        let Some(claim) = held else { return Ok(Holds::Nothing) };
         (claim, Some(volume))
     } else {
         let claim: Claim = serde_json::from_value(old.clone()).map_err(|error| Unknown(format!("the claim cannot be read: {error}")))?;

@@ -362,6 +362,21 @@ impl Hands {
         Ok(())
     }
 
+    /// Deletes a finished DataVolume of ours that has no disk any more. Gives whether it has none by the API server's own word: a watch may
+    /// be behind with the PVC, which goes through the fence.
+    pub async fn delete_empty_volume(&self, memory: &Memory, image_uid: &str, golden: &GoldenName, uid: &str) -> Result<bool, ActError> {
+        let claims: Api<Claim> = Api::namespaced(self.client.clone(), &self.catalog);
+        let claim = claims.get_metadata_opt(golden.as_str()).await.map_err(failed(format!("a look at the PVC {golden}")))?;
+        let is_held = claim.is_some_and(|claim| {
+            let is_marked = claim.labels().get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE);
+            is_marked || claim.owner_references().iter().any(|owner| owner.uid == uid)
+        });
+        if !is_held {
+            self.delete_volume(memory, image_uid, golden, uid).await?;
+        }
+        Ok(!is_held)
+    }
+
     /// Writes our marks on a golden's DataVolume and PVC.
     pub async fn mark(&self, image: &Image, order: &ImportOrder, claim_uid: &str, volume_uid: Option<&str>) -> Result<(), ActError> {
         let marks::Marks { labels, annotations } = manifest::marks_of(image, order);

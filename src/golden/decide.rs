@@ -104,6 +104,13 @@ pub enum Action {
         /// The DataVolume's UID.
         uid: String,
     },
+    /// Delete a finished DataVolume of ours whose PVC is gone.
+    DeleteEmptyVolume {
+        /// The golden.
+        golden: GoldenName,
+        /// The DataVolume's UID.
+        uid: String,
+    },
     /// Write our marks on a golden's DataVolume and PVC where they are missing.
     Mark {
         /// The golden.
@@ -146,6 +153,7 @@ impl Action {
             | Self::WriteHeaders { golden, .. }
             | Self::DeleteHeaders { golden }
             | Self::DeleteVolume { golden, .. }
+            | Self::DeleteEmptyVolume { golden, .. }
             | Self::Mark { golden, .. }
             | Self::ForgetRequest { golden, .. }
             | Self::Adopt { golden, .. } => Some(golden),
