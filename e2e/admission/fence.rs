@@ -173,7 +173,38 @@ async fn an_image_retires_when_its_consumer_goes() {
     let failed: Vec<_> = log.lines().filter(|line| line.contains("a step failed") && line.contains("not found")).collect();
     assert!(failed.is_empty(), "{failed:#?}");
     what_is_refused_is_told_and_done_when_it_is_allowed(&stage, &url).await;
+    let other = format!("http://{}/other.qcow2", nginx.http);
+    nginx.put("other.qcow2", &std::fs::read(images::qcow2(&raw)).expect("qcow2"));
+    a_golden_goes_on_no_word_of_another_source(&stage, &url, &other).await;
     a_former_package_cannot_take_its_goldens_along(&stage, &url).await;
+}
+
+/// A GoldenImage is made again under its name, of another source: forcing that one out takes nothing of the former one's golden, which goes
+/// by its own name; and force ends with the retirement that it was written for.
+async fn a_golden_goes_on_no_word_of_another_source(stage: &Stage<'_>, url: &str, other: &str) {
+    let (cluster, golden) = (stage.cluster, "vm-default-images-noble");
+    stage.list(json!([{ "name": "noble", "url": url }])).await;
+    stage.until("noble", "Ready", "True").await;
+    let kept = claims(cluster).await.get(golden).await.expect("claim").uid();
+    stage.list(json!([])).await;
+    stage.images().delete("noble", &DeleteParams::default()).await.expect("it goes");
+    until_gone(stage.images(), "noble").await;
+    stage.list(json!([{ "name": "noble", "url": other }])).await;
+    stage.until_reason("noble", "NameConflict").await;
+    harness::cli(Some(cluster.admin_kubeconfig()), ["retire", "noble", "--force", "the other is poisoned"]).await.ok();
+    let is_over = |image: &GoldenImage| {
+        harness::condition(image, "Ready").is_some_and(|ready| ready.reason == "Retired")
+            && !image.annotations().contains_key(marks::FORCE_RETIRE)
+    };
+    until(stage.images(), "noble", "it has no golden, and nothing of the force is left", is_over).await;
+    let claim = claims(cluster).await.get(golden).await.expect("the golden stays");
+    assert_eq!((claim.uid(), &claim.metadata.deletion_timestamp), (kept, &None));
+    assert!(!claim.annotations().contains_key(marks::RETIRED), "{:?}", claim.annotations());
+    harness::cli(Some(cluster.admin_kubeconfig()), ["retire", golden]).await.ok();
+    until_gone(claims(cluster).await, golden).await;
+    stage.list(json!([])).await;
+    stage.images().delete("noble", &DeleteParams::default()).await.expect("nothing of it is left");
+    until_gone(stage.images(), "noble").await;
 }
 
 const FROZEN: &str = r#"

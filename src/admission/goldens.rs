@@ -117,7 +117,11 @@ async fn holds(request: &Request, old: &Object, name: &str, scene: &Scene, live:
     let is_lost = |claim: &Claim| claim.status.read().and_then(|status| status.phase.as_deref()) == Some("Lost");
     let (claim, volume) = if request.kind.kind == "DataVolume" {
         let volume: DataVolume = review::read(old)?;
-        let Some(claim) = live.claim(name).await? else { return Ok(Holds::Nothing) };
+        // A PVC of the name that is neither a golden, nor on record, nor goes with the DataVolume is nothing of its.
+        let goes_with =
+            |claim: &Claim| claim.metadata.owner_references.iter().flatten().any(|owner| Some(&owner.uid) == volume.metadata.uid.as_ref());
+        let is_its = |claim: &Claim| is_guarded(&claim.metadata, &scene.catalog) || is_recorded(claim) || goes_with(claim);
+        let Some(claim) = live.claim(name).await?.filter(is_its) else { return Ok(Holds::Nothing) };
         (claim, Some(volume))
     } else {
         let claim: Claim = review::read(old)?;

@@ -201,6 +201,15 @@ impl Hands {
         }
     }
 
+    /// Takes off a golden's claim what asked for it to go while no image had it, with the force that was meant for that.
+    pub async fn forget_request(&self, golden: &GoldenName, claim_uid: &str) -> Result<(), ActError> {
+        let annotations = json!({ marks::RETIRE_REQUESTED: null, marks::FORCE_RETIRE: null });
+        let patch = json!({ "metadata": { "uid": claim_uid, "annotations": annotations } });
+        let params = PatchParams { field_manager: Some(managers::MARKS.to_owned()), ..PatchParams::default() };
+        let claims: Api<Claim> = Api::namespaced(self.client.clone(), &self.catalog);
+        claims.patch(golden.as_str(), &params, &Patch::Merge(&patch)).await.map(drop).map_err(failed("the marks of the golden's PVC"))
+    }
+
     /// Lets a golden's importer pull a disk.
     pub fn serve(&self, memory: &Memory, uid: &str, golden: &GoldenName, disk: Digest, ready: bool) {
         self.registry.grant(&Self::grant(uid, golden, disk));
@@ -351,6 +360,21 @@ impl Hands {
         }
         remember(memory, image_uid, golden, |golden| golden.deleted(uid.to_owned()));
         Ok(())
+    }
+
+    /// Deletes a finished DataVolume of ours that has no disk any more. Gives whether it has none by the API server's own word: a watch may
+    /// be behind with the PVC, which goes through the fence.
+    pub async fn delete_empty_volume(&self, memory: &Memory, image_uid: &str, golden: &GoldenName, uid: &str) -> Result<bool, ActError> {
+        let claims: Api<Claim> = Api::namespaced(self.client.clone(), &self.catalog);
+        let claim = claims.get_metadata_opt(golden.as_str()).await.map_err(failed(format!("a look at the PVC {golden}")))?;
+        let is_held = claim.is_some_and(|claim| {
+            let is_marked = claim.labels().get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE);
+            is_marked || claim.owner_references().iter().any(|owner| owner.uid == uid)
+        });
+        if !is_held {
+            self.delete_volume(memory, image_uid, golden, uid).await?;
+        }
+        Ok(!is_held)
     }
 
     /// Writes our marks on a golden's DataVolume and PVC.

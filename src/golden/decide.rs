@@ -104,6 +104,13 @@ pub enum Action {
         /// The DataVolume's UID.
         uid: String,
     },
+    /// Delete a finished DataVolume of ours whose PVC is gone.
+    DeleteEmptyVolume {
+        /// The golden.
+        golden: GoldenName,
+        /// The DataVolume's UID.
+        uid: String,
+    },
     /// Write our marks on a golden's DataVolume and PVC where they are missing.
     Mark {
         /// The golden.
@@ -122,6 +129,13 @@ pub enum Action {
         /// The DataVolume's UID, where there is one.
         volume_uid: Option<String>,
     },
+    /// Take off a golden's claim what asked for it to go while it had no image (R23).
+    ForgetRequest {
+        /// The golden.
+        golden: GoldenName,
+        /// The PVC's UID.
+        claim_uid: String,
+    },
     /// Ask upstream whether it serves other bytes now.
     CheckUpstream,
     /// Put our finalizer on the object, or take it off.
@@ -139,7 +153,9 @@ impl Action {
             | Self::WriteHeaders { golden, .. }
             | Self::DeleteHeaders { golden }
             | Self::DeleteVolume { golden, .. }
+            | Self::DeleteEmptyVolume { golden, .. }
             | Self::Mark { golden, .. }
+            | Self::ForgetRequest { golden, .. }
             | Self::Adopt { golden, .. } => Some(golden),
             Self::CreateVolume(order) => Some(&order.golden),
             Self::ResolveSchematic | Self::Fetch { .. } | Self::CancelFetch | Self::CheckUpstream | Self::Finalizer(_) | Self::Disarm => {

@@ -7,7 +7,7 @@ use super::{
     Action, ClaimView, GoldenView, Note, Observed, ObservedTarget,
     decide::{Draft, after, whole_seconds},
     import::{succeeded, unlike},
-    retire::{LOOK_AGAIN, unfinished},
+    retire::{LOOK_AGAIN, empty, unfinished},
     summary::with_text,
     target::{TargetState, missing_marks},
 };
@@ -197,6 +197,9 @@ fn finished(draft: &mut Draft<'_>, parting: &Parting<'_>, status: &mut TargetSta
 
 /// An import that has not ended holds nothing that anybody could lose: it is ended when nobody waits for it.
 fn given_up(draft: &mut Draft<'_>, parting: &Parting<'_>) {
+    if parting.leaving.blockers.is_none() && parting.place == Place::Leaving {
+        draft.after.extend(empty(draft.observed, &parting.leaving.target));
+    }
     if parting.leaving.blockers.is_none()
         && let Some((golden, volume)) = unfinished(draft.observed, &parting.leaving.target)
     {

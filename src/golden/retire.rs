@@ -59,6 +59,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
     }
     let half_made: Vec<_> = observed.views().filter_map(|target| unfinished(observed, target)).collect();
     if retirement.blockers.is_none() {
+        after_status.extend(observed.views().filter_map(|target| empty(observed, target)));
         after_status.extend(half_made.iter().flat_map(|(golden, volume)| {
             // An import that has not ended holds nothing that anybody could lose.
             let delete = Action::DeleteVolume { golden: (*golden).clone(), uid: volume.uid.clone() };
@@ -128,6 +129,17 @@ pub(super) fn unfinished<'a>(observed: &Observed, target: &'a super::ObservedTar
     };
     let is_held = volume.phase == "Succeeded" || observed.status.targets.iter().any(is_made);
     (volume.ours && !volume.terminating && !is_held).then_some((golden, volume))
+}
+
+/// What deletes the target's DataVolume where that was finished and has no disk any more: its PVC is gone, or what stands under the name is
+/// neither ours nor goes with it. The fence is around PVCs, and would wait for one without end.
+pub(super) fn empty(observed: &Observed, target: &super::ObservedTarget) -> Option<Action> {
+    let (golden, volume) = (target.name.as_ref()?, target.golden.volume.as_ref()?);
+    let is_recorded = |uid: &String| observed.status.targets.iter().any(|known| known.claim_uid.as_ref() == Some(uid));
+    let is_of_it = |claim: &super::ClaimView| claim.ours || is_recorded(&claim.uid) || claim.controller.as_ref() == Some(&volume.uid);
+    let is_empty = volume.ours && !volume.terminating && target.golden.claim.as_ref().is_none_or(|claim| !is_of_it(claim));
+    (is_empty && unfinished(observed, target).is_none())
+        .then(|| Action::DeleteEmptyVolume { golden: golden.clone(), uid: volume.uid.clone() })
 }
 
 fn keep(set: &mut ConditionSet<'_>, condition: Option<&Condition>, kind: ConditionType) {
@@ -315,6 +327,31 @@ mod tests {
             told.starts_with("Being deleted: vm-default-images-a, which stays as long as a pod uses its PVC: cozy-public/debug."),
             "{told}"
         );
+    }
+
+    #[rstest]
+    #[case::its_claim_is_there(Some(("pvc", true, Some("dv"))), None, false)]
+    #[case::its_claim_is_gone(None, None, true)]
+    #[case::somebody_needs_it(None, Some("tenant-a/VMDisk/db"), false)]
+    #[case::a_hand_made_claim_beside_it(Some(("other", false, None)), None, true)]
+    #[case::its_claim_without_the_mark(Some(("other", false, Some("dv"))), None, false)]
+    #[case::on_record_without_the_mark(Some(("pvc", false, None)), None, false)]
+    #[case::restored_beside_it(Some(("other", true, None)), None, false)]
+    fn r23_a_finished_volume_without_a_disk_goes_too(
+        #[case] found: Option<(&str, bool, Option<&str>)>,
+        #[case] blockers: Option<&str>,
+        #[case] expected: bool,
+    ) {
+        let mut observed = made();
+        observed.targets[0].name = Some("vm-default-images-a".parse().expect("name"));
+        observed.targets[0].golden.claim =
+            found.map(|(uid, ours, controller)| ClaimView { uid: uid.into(), ours, controller: controller.map(str::to_owned), ..claim() });
+        let mut observed = retired(observed);
+        observed.retirement.blockers = blockers.map(str::to_owned);
+        let decision = run(&observed);
+        let is_deleted = |action: &Action| matches!(action, Action::DeleteEmptyVolume { uid, .. } if uid == "dv");
+        assert_eq!(decision.after.iter().any(is_deleted), expected);
+        assert!(!gives_up(&decision));
     }
 
     #[rstest]

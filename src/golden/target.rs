@@ -319,6 +319,7 @@ fn made(draft: &mut Draft<'_>, golden: &GoldenName, uid: String, view: &Observed
         draft.after.push(Action::Refuse { golden: golden.clone(), disk });
     }
     draft.after.extend(missing_marks(draft.image, golden, view, status));
+    draft.after.extend(forget_request(golden, view, status));
     Some(TargetState::ready())
 }
 
@@ -344,6 +345,14 @@ pub(super) fn missing_marks(image: &Image, golden: &GoldenName, view: &ObservedT
         Some(true) => Action::Adopt { golden, claim_uid, volume_uid },
         _ => Action::Mark { golden, claim_uid, volume_uid },
     })
+}
+
+/// A golden that an image has again is not asked to go any more: what asked for that would count when the image is deleted, and was to
+/// leave its goldens.
+fn forget_request(golden: &GoldenName, view: &ObservedTarget, status: &TargetStatus) -> Option<Action> {
+    let is_recorded = |claim: &&ClaimView| status.claim_uid.as_ref() == Some(&claim.uid) && status.started_time.is_none();
+    let claim = view.golden.claim.as_ref().filter(is_recorded).filter(|claim| claim.is_asked_to_go && !claim.terminating)?;
+    Some(Action::ForgetRequest { golden: golden.clone(), claim_uid: claim.uid.clone() })
 }
 
 /// The marks that goldens on record lack, for an image that is not worked on: a golden that is there says whom it is for, whatever

@@ -337,3 +337,17 @@ fn a_minimum_is_not_inflated() {
     assert_eq!(asked(VolumeMode::Block).as_deref(), Some("8Gi"));
     assert_eq!(asked(VolumeMode::Filesystem).as_deref(), Some("4097Mi"));
 }
+
+/// What asked for a golden to go while no image had it would count again when the image is deleted, and was to leave its goldens.
+#[test]
+fn r24_a_golden_that_an_image_has_is_not_asked_to_go_any_more() {
+    let forgets = |is_asked_to_go: bool, uid: &str| {
+        let mut observed = made();
+        observed.targets[0].name = Some("vm-default-images-a".parse().expect("name"));
+        let found = observed.targets[0].golden.claim.as_mut().expect("claim");
+        (found.is_asked_to_go, found.uid) = (is_asked_to_go, uid.into());
+        run(&observed).after.iter().any(|action| matches!(action, Action::ForgetRequest { claim_uid, .. } if claim_uid == "pvc"))
+    };
+    assert!(forgets(true, "pvc") && !forgets(false, "pvc"));
+    assert!(!forgets(true, "other"), "not on record");
+}

@@ -159,6 +159,11 @@ impl Term {
                 hands.delete_volume(memory, uid, golden, volume).await?;
                 tracing::info!(image = %image.name, %golden, "unfinished import given up");
             }
+            Action::DeleteEmptyVolume { golden, uid: volume } => {
+                if hands.delete_empty_volume(memory, uid, golden, volume).await? {
+                    tracing::info!(image = %image.name, %golden, "a DataVolume without a disk is deleted");
+                }
+            }
             Action::Mark { golden, claim_uid, volume_uid } => {
                 if let Some(order) = order_of(image, status, golden) {
                     hands.mark(image, &order, claim_uid, volume_uid.as_deref()).await?;
@@ -171,6 +176,7 @@ impl Term {
                     tracing::info!(image = %image.name, %golden, "taken over as it is");
                 }
             }
+            Action::ForgetRequest { golden, claim_uid } => hands.forget_request(golden, claim_uid).await?,
             Action::Finalizer(_) => {}
             Action::Disarm => {
                 hands.disarm(object).await?;
