@@ -35,12 +35,12 @@ use golden_catalog::{
     source::{Egress, EgressSettings, OpenRequest, Opened, SourceError},
 };
 
-/// Settings for tests: loopback allowed, and deadlines short enough to be waited for.
+/// Settings for tests: loopback allowed, and deadlines that bound a hang. Whoever waits for one sets it.
 fn settings() -> EgressSettings {
     let mut settings = EgressSettings { allow_loopback: true, ..EgressSettings::default() };
-    settings.deadlines.connect = Duration::from_secs(10);
-    settings.deadlines.first_byte = Duration::from_secs(20);
-    settings.deadlines.idle = Duration::from_secs(10);
+    settings.deadlines.connect = Duration::from_secs(60);
+    settings.deadlines.first_byte = Duration::from_secs(60);
+    settings.deadlines.idle = Duration::from_secs(60);
     settings
 }
 

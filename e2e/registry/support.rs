@@ -59,7 +59,7 @@ impl Bench {
     pub fn with(authority: &Authority, change: impl FnOnce(&mut EgressSettings)) -> Self {
         let root = TempDir::new().expect("dir");
         let mut settings = EgressSettings { allow_loopback: true, ..EgressSettings::default() };
-        settings.deadlines.connect = Duration::from_secs(10);
+        settings.deadlines.connect = Duration::from_secs(60);
         settings.deadlines.first_byte = Duration::from_secs(60);
         change(&mut settings);
         let store = Store::open(root.path(), 2 << 30).expect("spool");

@@ -1,5 +1,7 @@
 //! TLS: whom the daemon trusts, and what a failed handshake says.
 
+use std::time::Duration;
+
 use golden_catalog::{
     rules::Reason,
     source::{Egress, OpenRequest},
@@ -60,7 +62,10 @@ async fn another_name() {
 async fn a_server_without_tls() {
     let up = Upstream::start().await;
     up.on("/a", Answer::raw("HTTP/1.1 400 Bad Request\r\n\r\n"));
-    let error = open(&egress(settings()), &up.url("/a").replace("http://", "https://")).await.expect_err("plain");
+    // It waits for the end of a line, and this for its hello.
+    let mut settings = settings();
+    settings.deadlines.connect = Duration::from_secs(2);
+    let error = open(&egress(settings), &up.url("/a").replace("http://", "https://")).await.expect_err("plain");
     assert!(matches!(error.reason(), Reason::TLSFailed | Reason::Unavailable), "{error}");
 }
 
