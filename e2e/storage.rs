@@ -60,7 +60,6 @@ async fn an_image_in_every_class() {
     story.tell("a moved default", Box::pin(targets::a_moved_default_is_told_and_changes_nothing(&scene))).await;
     story.tell("a class of another driver", Box::pin(targets::a_class_of_another_driver_is_told_and_changes_nothing(&scene))).await;
     story.tell("a quota", Box::pin(refusals::a_quota_is_named_and_waited_for(&scene))).await;
-    story.tell("a shared quota", Box::pin(refusals::a_quota_with_room_for_one_import_is_shared_in_turn(&scene))).await;
     story.tell("a foreign Secret", Box::pin(refusals::a_foreign_secret_is_left_alone(&scene))).await;
     story.tell("a Secret that stays", Box::pin(refusals::a_secret_that_may_not_be_deleted_keeps_no_golden_waiting(&scene))).await;
     story.tell("a deleted image's unfinished import", Box::pin(refusals::a_deleted_images_unfinished_import_goes_with_it(&scene))).await;
@@ -76,6 +75,8 @@ async fn an_image_in_every_class() {
     let daemon = Box::pin(copies::a_late_target_is_copied_without_upstream(&scene, daemon)).await;
     let daemon = Box::pin(pacing::the_oldest_comes_first_and_a_stuck_one_starves_nobody(&scene, daemon)).await;
     let daemon = Box::pin(pacing::what_cannot_be_imported_for_now_keeps_no_turn(&scene, daemon)).await;
+    // With a long deadline: what is held for the others to be told of it does not end meanwhile.
+    story.tell("a shared quota", Box::pin(refusals::a_quota_with_room_for_one_import_is_shared_in_turn(&scene))).await;
     story.end();
     drop(daemon);
 }
