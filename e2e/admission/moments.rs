@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use golden_catalog::rules::marks;
+use golden_catalog::{
+    api::{GoldenImage, parse_image},
+    rules::marks,
+};
 use k8s_openapi::{api::coordination::v1::Lease, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition};
 use kube::{
     Api, ResourceExt as _,
@@ -191,11 +194,13 @@ pub async fn what_the_leader_does_not_hear_costs_no_golden(cluster: &Cluster, st
 async fn a_wish_that_is_taken_back_unheard_keeps_its_golden(cluster: &Cluster, tenant: &str, proxy: &ApiProxy) {
     const IMAGE: &str = "unheard-wish";
     golden(cluster, "wished", "replicated", "1Gi", "Block").await;
-    let of_image = Patch::Merge(json!({ "metadata": { "labels": { marks::IMAGE: IMAGE } } }));
-    claims(cluster).await.patch("wished", &PatchParams::default(), &of_image).await.expect("marked");
-    create(cluster, tenant, &machine("wishes", "wished"), false).await.unwrap_or_else(|refused| panic!("{}", refused.message));
     let image = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": IMAGE },
         "spec": { "source": { "http": { "url": "https://e.example/unheard" } }, "suspend": true, "retire": true } });
+    let object: GoldenImage = serde_json::from_value(image.clone()).expect("an image");
+    let identity = parse_image(&object).expect("an image").identity(None).expect("an identity").to_string();
+    let of_image = Patch::Merge(json!({ "metadata": { "labels": { marks::IMAGE: IMAGE, marks::IDENTITY: identity } } }));
+    claims(cluster).await.patch("wished", &PatchParams::default(), &of_image).await.expect("marked");
+    create(cluster, tenant, &machine("wishes", "wished"), false).await.unwrap_or_else(|refused| panic!("{}", refused.message));
     cluster.apply(&image.to_string()).await;
     until_kept(cluster, "wished").await;
 

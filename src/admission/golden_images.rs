@@ -27,6 +27,8 @@ pub fn judge_image(request: &Request, scene: &Scene, daemon: &str) -> Answer {
     }
     let parsed = match parse_image(&image) {
         Ok(parsed) => parsed,
+        // What could be read no better before may have its source for good, and must be possible to retire.
+        Err(errors) if was_unreadable(request) => return Answer::Allow { patch: Vec::new(), warnings: vec![errors.to_string()] },
         Err(errors) => return Answer::Refuse(format!("GoldenImage {}: {errors}", image.name_any())),
     };
     let facts = ImageFacts::of(&image);
@@ -39,6 +41,12 @@ pub fn judge_image(request: &Request, scene: &Scene, daemon: &str) -> Answer {
         warnings.extend(facts.goldens.iter().filter_map(|record| conflict(scene, &record.golden)));
     }
     Answer::Allow { patch: Vec::new(), warnings }
+}
+
+/// Whether an update is of an object that could not be read before it either.
+fn was_unreadable(request: &Request) -> bool {
+    let old = request.old_object.as_ref().and_then(|old| review::read::<GoldenImage>(old).ok());
+    old.is_some_and(|old| parse_image(&old).is_err())
 }
 
 /// R3: another image of the same identity.

@@ -5,7 +5,7 @@ use kube::Resource as _;
 use serde::Deserialize;
 
 use super::{
-    Answer, Live, Scene,
+    Answer, ImageFacts, Live, Scene,
     review::{self, Object, Request, Verb},
 };
 use crate::{
@@ -60,6 +60,13 @@ async fn decide(request: &Request, scene: &Scene, live: &Live, daemon: &str) -> 
     // What it says itself before what its image says, as the fence takes it: a golden outlives its image, and WorkerClasses name it by this.
     let said: Option<Identity> = was.metadata.labels.as_ref().and_then(|labels| labels.get(marks::IDENTITY)?.parse().ok());
     let identity = said.or_else(|| image.as_ref()?.identity.as_ref()?.parse().ok());
+    // Whom to retire: an image that only is of the same source has no word over it, and to retire that would take nothing.
+    let is_its = |image: &&ImageFacts| {
+        let recorded = image.golden(&name).and_then(|golden| golden.claim_uid.as_ref());
+        was.metadata.labels.as_ref().and_then(|labels| labels.get(marks::IMAGE)) == Some(&image.name)
+            || recorded.is_some() && recorded == was.metadata.uid.as_ref()
+    };
+    let its = image.as_deref().filter(is_its).map(|image| image.name.as_str());
     let mut refusals = Vec::new();
     for touch in touches {
         let write = GoldenWrite {
@@ -71,7 +78,7 @@ async fn decide(request: &Request, scene: &Scene, live: &Live, daemon: &str) -> 
             is_terminating: was.metadata.deletion_timestamp.is_some(),
             holds,
             by_daemon: request.user_info.username == daemon,
-            image: image.as_ref().map(|image| image.name.as_str()),
+            image: its,
             consumers: consumers(scene, &name, identity.as_ref()),
         };
         if let Err(refusal) = may_touch(&write) {

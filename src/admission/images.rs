@@ -212,7 +212,7 @@ impl Images {
     }
 
     /// The image that what stands under a golden's name belongs to. One that foresees the name says nothing of what another image left there
-    /// (R18): it must have it on record, or be what the labels of the claim or DataVolume say it is.
+    /// (R18): it must have a claim of the name on record, or be what the labels of the claim or DataVolume say it is.
     pub fn of_found(&self, golden: &str, meta: &ObjectMeta) -> Option<Arc<ImageFacts>> {
         let identity = meta.labels.as_ref().and_then(|labels| labels.get(marks::IDENTITY));
         // Made before the identity was written on it, or taken off by hand: of the image's name, unless it says whom it is for.

@@ -27,16 +27,22 @@ pub fn stranger(volume: Option<&DataVolume>, claim: Option<&Claim>, provenance: 
     let consent = Consent::read(consents, uid.as_deref());
     let has_mark = |labels: &&BTreeMap<String, String>| labels.get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE);
     let is_marked = labels.into_iter().flatten().any(|labels| has_mark(&labels));
-    // The name of an image is a hoster's to change: the mark of this identity under another name is this image still.
+    // The name of an image is a hoster's to change: the mark of this identity under another name is this image still. One of another
+    // identity is not, whatever consent was written on it when that one took it over.
     let is_of_identity =
         |labels: &BTreeMap<String, String>| identity.is_some() && labels.get(marks::IDENTITY).map(String::as_str) == identity;
     let is_this_image = is_marked && labels.into_iter().flatten().all(|labels| has_mark(&labels) && is_of_identity(labels));
+    let of_another = labels.into_iter().flatten().filter(has_mark).find_map(|labels| {
+        let other = labels.get(marks::IDENTITY).filter(|other| identity.is_some_and(|own| own != other.as_str()))?;
+        let image = labels.get(marks::IMAGE).map_or("another image", String::as_str);
+        Some(Origin::Other(format!("it carries the mark of {image} (identity {other})")))
+    });
     let claim_spec = claim.and_then(|claim| claim.spec.read());
     let volume_spec = volume.and_then(|volume| volume.spec.read());
     let asked = volume_spec.and_then(|spec| spec.storage.as_ref().or(spec.pvc.as_ref())).and_then(|spec| spec.storage_request());
     let size = asked.or_else(|| claim_spec.and_then(|spec| spec.storage_request()));
     Stranger {
-        origin: if is_this_image { Origin::ThisImage } else { origin(volume, claim) },
+        origin: of_another.unwrap_or_else(|| if is_this_image { Origin::ThisImage } else { origin(volume, claim) }),
         class: claim_spec.and_then(|spec| spec.storage_class_name.clone()),
         size: size.and_then(|size| DiskSize::from_bytes(size.bytes()?)),
         volume_mode: claim_spec.and_then(|spec| spec.volume_mode.clone()),
@@ -127,7 +133,7 @@ pub fn wanted<'a>(image: &Image, id: Option<&SchematicId>, target: &'a Target, g
     Asked { golden, image: name, identity, target, url, talos, volume_mode: target.volume_mode.map(|mode| mode.to_string()) }
 }
 
-/// R5: what stands under the golden's name without our mark. `None` where nothing does, or what does is ours.
+/// R5: what stands under the golden's name without this image's mark. `None` where nothing does, or what does is its.
 pub(super) fn progress(
     draft: &mut Draft<'_>,
     target: &Target,
@@ -162,6 +168,10 @@ pub(super) fn progress(
     let Some(claim) = claim.filter(|claim| claim.bound && !claim.lost) else {
         return Some(TargetState::trouble(Reason::ClaimLost, format!("The PVC {golden} is not bound to a volume.")));
     };
+    // What it was made from stands on it, as on a golden that has the image's name.
+    if let Some(difference) = super::import::unlike(draft, claim, view).filter(|_| found.origin == Origin::ThisImage) {
+        return Some(TargetState::trouble(Reason::NameConflict, format!("The golden {golden} is there and {difference}.")));
+    }
     Some(take(draft, golden, view, claim, status))
 }
 

@@ -161,18 +161,34 @@ fn r5_what_is_this_image_under_another_name() {
             label(object, marks::IMAGE, "b");
         }
     };
-    let cases: [(&str, Change, bool); 4] = [
-        ("both say so", |_, _| {}, true),
-        ("its DataVolume is gone", |volume, _| *volume = Value::Null, true),
-        ("another identity", |_, claim| label(claim, marks::IDENTITY, "other"), false),
-        ("a DataVolume without the mark", |volume, _| volume["metadata"]["labels"] = json!({}), false),
+    // `None`: what it is is read from elsewhere.
+    let cases: [(&str, Change, Option<bool>); 6] = [
+        ("both say so", |_, _| {}, Some(true)),
+        ("its DataVolume is gone", |volume, _| *volume = Value::Null, Some(true)),
+        ("another identity", |_, claim| label(claim, marks::IDENTITY, "other"), Some(false)),
+        ("a DataVolume of another identity", |volume, _| label(volume, marks::IDENTITY, "other"), Some(false)),
+        (
+            "another that was taken over as it is",
+            |volume, claim| {
+                label(claim, marks::IDENTITY, "other");
+                annotate(claim, marks::ADOPT, OWN);
+                *volume = Value::Null;
+            },
+            Some(false),
+        ),
+        ("a DataVolume without the mark", |volume, _| volume["metadata"]["labels"] = json!({}), None),
     ];
     for (case, change, expected) in cases {
         let found = view(|volume, claim| {
             renamed(volume, claim);
             change(volume, claim);
         });
-        assert_eq!(found.stranger.map(|found| found.origin == Origin::ThisImage), Some(expected), "{case}");
+        let said = match found.stranger.map(|found| found.origin) {
+            Some(Origin::ThisImage) => Some(true),
+            Some(Origin::Other(why)) if why.contains("the mark of b (identity") => Some(false),
+            _ => None,
+        };
+        assert_eq!(said, expected, "{case}");
     }
 }
 

@@ -277,7 +277,7 @@ fn claim_view(claim: &Claim, image: &ImageName, identity: Option<&str>) -> Claim
             [&spec.data_source, &spec.data_source_ref].into_iter().flatten().any(|source| source.kind.as_deref() == Some("VolumeSnapshot"))
         }),
         adopt: claim.annotations().get(marks::ADOPT).cloned(),
-        is_asked_to_go: claim.annotations().contains_key(marks::RETIRE_REQUESTED),
+        is_asked_to_go: [marks::RETIRE_REQUESTED, marks::FORCE_RETIRE].iter().any(|key| claim.annotations().contains_key(*key)),
         bound: phase == "Bound",
         lost: phase == "Lost",
         terminating: claim.metadata.deletion_timestamp.is_some(),

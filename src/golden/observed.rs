@@ -399,7 +399,7 @@ pub struct ClaimView {
     pub from_snapshot: bool,
     /// The annotation by which it is, or was, taken over as it is.
     pub adopt: Option<String>,
-    /// Whether it says that it is to go, as is asked of a golden that no image has.
+    /// Whether it says that it is to go, as is asked of a golden that no image has, or that it goes by force when it goes.
     pub is_asked_to_go: bool,
     /// Whether it is Bound.
     pub bound: bool,

@@ -73,7 +73,10 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
     }
     let message = match (&retirement.blockers, retirement.is_left) {
         (_, false) => {
-            format!("The goldens are gone. `golden-catalog retire {} --undo` has them made anew.", observed.metadata.name)
+            format!(
+                "The goldens are gone. `golden-catalog retire {} --undo` has them made anew; where values or a hand say `retire: true`, take that out there first.",
+                observed.metadata.name
+            )
         }
         (None, true) if !retirement.going.is_empty() => format!("Being deleted: {}.", retirement.going.join("; ")),
         (None, true) => "Nothing is seen to need the goldens; they go when that is certain.".to_owned(),

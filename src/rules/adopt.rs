@@ -31,7 +31,7 @@ pub enum Origin {
     Unknown,
 }
 
-/// A volume of a golden's name that does not carry our mark.
+/// A volume of a golden's name that does not carry the mark of the image that asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stranger {
     /// Where its content came from.

@@ -192,7 +192,7 @@ reasons! {
     /// The claim was lost.
     ClaimLost { terminal: false, remedy: "The volume behind the golden is gone; restore it or delete the DataVolume to import anew." }
     /// Another volume stands under the golden's name (R7).
-    GoldenReplaced { terminal: false, remedy: "Restore the recorded volume, write on the PVC what the message names to have it taken over as it is, or retire the image by force and undo that to have the golden made anew." }
+    GoldenReplaced { terminal: false, remedy: "Restore the recorded volume, or do what the message names; a PVC with the image's mark can also be retired by force, and that undone, to have the golden made anew." }
     /// The golden's DataVolume or PVC is being deleted.
     GoldenTerminating { terminal: false, remedy: "It is made anew from the spool once its PVC and its DataVolume are gone." }
     /// The golden's PVC is gone although it was Ready.
@@ -202,7 +202,7 @@ reasons! {
     /// The goldens are to go: pools that use them go on, new ones are turned away (R23).
     Retiring { terminal: false, remedy: "Move what needs it to another image; it goes by itself then. `golden-catalog consumers` shows who needs it." }
     /// The goldens were retired and are gone (R23).
-    Retired { terminal: false, remedy: "`golden-catalog retire NAME --undo` has it made anew; where values say `retire: true`, take that out there first." }
+    Retired { terminal: false, remedy: "`golden-catalog retire NAME --undo` has it made anew; where values or a hand say `retire: true`, take that out there first." }
     /// What retiring a golden takes is refused, or an object that it depends on cannot be read (R23).
     CannotRetire { terminal: false, remedy: "Allow or correct what the message names; it is tried again with a growing delay and goes on by itself then." }
     /// An import was ended because its GoldenImage was deleted in the middle of it (R24).

@@ -1,5 +1,6 @@
-//! Whose golden an object is (R7, R23, R24): the one question that the fence, a retirement, adoption and the end of imports that were
-//! left behind ask. The name of an image alone answers nothing: one that was made again under the name may be of another source.
+//! Whose golden an object is (R7, R23, R24): the one question that the fence, a retirement, the view of a golden and the end of imports
+//! that were left behind ask. The name of an image alone answers nothing: one that was made again under the name may be of another source.
+//! The identity alone is enough to be taken over ([`super::adopt`]) and for who may clone it (R18), and never to be taken away.
 
 use std::collections::BTreeMap;
 

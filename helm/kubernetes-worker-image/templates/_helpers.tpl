@@ -159,8 +159,8 @@ an address of its own), so that without the values' word these ports are open to
 {{- end }}
 
 {{/*
-One release guards the clones of a cluster. Of two, one leads, and only who leads has certificates for its webhooks: those of the other would
-refuse every clone in the cluster. What a release left whose namespace is gone does not count: it is being collected.
+One release guards the clones of a catalog namespace. Of two, one leads, and only who leads has certificates for its webhooks: those of the
+other would refuse every clone. What a release left whose namespace is gone does not count: it is being collected.
 */}}
 {{- define "golden-catalog.checkOtherGuard" -}}
 {{- range (lookup "admissionregistration.k8s.io/v1" "ValidatingWebhookConfiguration" "" "").items | default list }}
@@ -168,8 +168,9 @@ refuse every clone in the cluster. What a release left whose namespace is gone d
 {{- $name := get $annotations "meta.helm.sh/release-name" }}
 {{- $namespace := get $annotations "meta.helm.sh/release-namespace" }}
 {{- $ours := and (eq $name $.Release.Name) (eq $namespace $.Release.Namespace) }}
-{{- if and (eq (get (.metadata.labels | default dict) "app.kubernetes.io/name") "golden-catalog") $name (not $ours) (lookup "v1" "Namespace" "" $namespace) }}
-{{- fail (printf "admission.enabled: the release %s in the namespace %s guards the clones of this cluster already, and two cannot. Set `admission.enabled: false` for this release, or uninstall that one first: its images and goldens stay. Nothing was changed." $name $namespace) }}
+{{- $catalog := get (.metadata.labels | default dict) "kubernetes-worker-image.cozystack.io/catalog" }}
+{{- if and (eq $catalog $.Values.catalogNamespace) $name (not $ours) (not .metadata.deletionTimestamp) (lookup "v1" "Namespace" "" $namespace) }}
+{{- fail (printf "admission.enabled: the release %s in the namespace %s guards the clones of the goldens in %s already, and two cannot. Set `admission.enabled: false` for this release, or uninstall that one first: its images and goldens stay. Where that release is gone, delete what it left: `kubectl delete mutatingwebhookconfigurations,validatingwebhookconfigurations %s`. Nothing was changed." $name $namespace $catalog .metadata.name) }}
 {{- end }}
 {{- end }}
 {{- end }}
