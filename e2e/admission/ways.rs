@@ -127,6 +127,23 @@ async fn the_guard_counts_all_that_need_a_golden_and_nothing_that_is_none() {
     })
     .await;
 
+    // Who can be retired is named: an image of its name, and the golden itself where the image is only of the same source.
+    let image = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "x" },
+        "spec": { "source": { "containerDisk": { "reference": reference } }, "usages": ["Worker"], "suspend": true,
+            "operatingSystem": { "family": "kairos", "kubernetesVersion": "v1.35.6+k3s1" } } });
+    cluster.apply(&image.to_string()).await;
+    for (of, named) in [("x", "`golden-catalog retire x`"), ("former", "`golden-catalog retire kairos-worker-x`")] {
+        let patch = Patch::Merge(json!({ "metadata": { "labels": { marks::IMAGE: of } } }));
+        claims.patch("kairos-worker-x", &PatchParams::default(), &patch).await.expect("marked");
+        eventually("who can be retired is named", || async {
+            let refused = claims.delete("kairos-worker-x", &DeleteParams::default().dry_run()).await.expect_err("not retired").to_string();
+            if refused.contains(named) { Ok(()) } else { Err(refused) }
+        })
+        .await;
+    }
+    let images = cluster.api(&cluster.admin(), "cozystack.io/v1alpha1", "GoldenImage", "").await;
+    images.delete("x", &DeleteParams::default()).await.expect("deleted");
+
     // First by its name, of all that is listed.
     let copied = json!({ marks::GOLDEN: "true", marks::CDI_OWNED_BY: "x" });
     claim(cluster, "a-temporary", "replicated", "6Gi", "Block", copied, json!({}), Value::Null).await;

@@ -193,6 +193,14 @@ fn r5_what_is_this_image_under_another_name() {
 }
 
 #[test]
+fn r23_what_says_that_a_golden_is_to_go() {
+    for (key, expected) in [(marks::RETIRE_REQUESTED, true), (marks::FORCE_RETIRE, true), (marks::ACCESS, false)] {
+        let found = view(|_, claim| annotate(claim, key, "now"));
+        assert_eq!(found.claim.map(|claim| claim.is_asked_to_go), Some(expected), "{key}");
+    }
+}
+
+#[test]
 fn r7_what_plan_foretells() {
     let cases: [(&str, Option<&str>, Change, Foretelling); 11] = [
         ("former", None, |_, _| {}, Some(Ok(()))),

@@ -4,8 +4,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::{
     api::{GoldenImage, parse_image},
-    model::Image,
-    rules::whose::{self, Whose, whose},
+    model::{Image, Schematic, Source},
+    rules::{
+        marks,
+        whose::{self, Whose, whose},
+    },
+    source::local_schematic_id,
     world::evidence::texts,
 };
 
@@ -15,6 +19,9 @@ pub struct Owner<'a> {
     object: &'a GoldenImage,
     parsed: Option<Image>,
     identity: Option<String>,
+    /// Of a schematic document that no factory was asked about yet: what it will say, if it says what we compute. A golden that is marked
+    /// so is the image's; one that is not may be all the same.
+    likely: Option<String>,
 }
 
 impl<'a> Owner<'a> {
@@ -25,7 +32,8 @@ impl<'a> Owner<'a> {
         let identity = parsed.as_ref().and_then(|image| image.identity(resolved.as_ref())).map(|identity| identity.to_string());
         // A spec that this version cannot read was read by the one that made the golden.
         let identity = identity.or_else(|| object.status.as_ref()?.identity.clone().filter(|_| parsed.is_none()));
-        Self { object, parsed, identity }
+        let likely = parsed.as_ref().filter(|_| identity.is_none()).and_then(likely_identity);
+        Self { object, parsed, identity, likely }
     }
 
     /// Whose golden a claim is.
@@ -49,12 +57,59 @@ impl<'a> Owner<'a> {
 
     fn whose(&self, meta: &ObjectMeta, recorded: Option<&str>) -> Whose {
         let name = self.object.metadata.name.as_deref().unwrap_or_default();
-        let owner = whose::Owner { name, identity: self.identity.as_deref(), recorded };
-        whose(owner, &texts(meta.labels.as_ref()), meta.uid.as_deref())
+        let labels = texts(meta.labels.as_ref());
+        let likely = self.likely.as_ref().filter(|likely| labels.get(marks::IDENTITY) == Some(*likely));
+        let owner = whose::Owner { name, identity: self.identity.as_ref().or(likely).map(String::as_str), recorded };
+        whose(owner, &labels, meta.uid.as_deref())
     }
 
     fn records(&self) -> impl Iterator<Item = (&'a str, Option<&'a str>)> {
         let targets = self.object.status.iter().flat_map(|status| &status.targets);
         targets.filter_map(|target| Some((target.golden.as_deref()?, target.claim_uid.as_deref())))
+    }
+}
+
+/// The identity of an image with a schematic document, by the ID that we compute for it.
+fn likely_identity(image: &Image) -> Option<String> {
+    let Source::TalosFactory(talos) = &image.source else { return None };
+    let Schematic::Document(document) = &talos.schematic else { return None };
+    image.identity(Some(&local_schematic_id(document)?)).map(|identity| identity.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn talos(schematic: serde_json::Value) -> GoldenImage {
+        let mut source = json!({ "version": "v1.13.6" });
+        source.as_object_mut().expect("a map").extend(schematic.as_object().expect("a map").clone());
+        serde_json::from_value(json!({
+            "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "a", "uid": "a" },
+            "spec": { "source": { "talosFactory": source } },
+        }))
+        .expect("an image")
+    }
+
+    /// The plain schematic's ID is public.
+    #[test]
+    fn r24_a_document_that_no_factory_was_asked_about_knows_the_golden_it_would_make() {
+        let by_id = talos(json!({ "schematicID": "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba" }));
+        let identity = Owner::of(&by_id).identity.expect("known");
+        let golden = |identity: &str| ObjectMeta {
+            name: Some("g".into()),
+            labels: Some(
+                [(marks::GOLDEN, marks::GOLDEN_VALUE), (marks::IMAGE, "a"), (marks::IDENTITY, identity)]
+                    .map(|(k, v)| (k.into(), v.into()))
+                    .into(),
+            ),
+            ..ObjectMeta::default()
+        };
+        let document = talos(json!({ "schematic": "customization: {}\n" }));
+        let owner = Owner::of(&document);
+        assert_eq!(owner.claim(&golden(&identity)), Whose::Its);
+        // The factory may say otherwise.
+        assert_eq!(owner.claim(&golden("another")), Whose::Unknown);
     }
 }
