@@ -163,7 +163,7 @@ fn failed(shared: &Shared, volume: &DataVolume, error: &kube::Error, memory: &mu
     tracing::warn!(golden = name, error = api_error(error), retry_in = ?wait, "an import that was left behind could not be ended");
     let kube::Error::Api(status) = error else { return };
     let answer = Answer { code: status.code, reason: &status.reason, message: &status.message };
-    let what = format!("the deletion of the unfinished DataVolume {name}, whose GoldenImage is gone");
+    let what = format!("the deletion of the unfinished DataVolume {name}, which no GoldenImage sees to");
     if let Some((reason, text)) = refusal(&what, answer).filter(|(_, text)| memory.told.as_ref() != Some(text)) {
         tell(shared, volume, Severity::Warning, reason, format!("{text} {}", reason.remedy()));
         memory.told = Some(text);
