@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::tried::Tried;
+use super::tried::Waiting;
 use crate::{
     api::{GoldenImage, Upgrade, crd, missing_fields, upgrade},
     world::{Pulse, Selection, Sink, Store, Watch, WatchSettings, WatchState, feed},
@@ -243,40 +243,6 @@ pub async fn read_anew(client: &Client, images: &Store<GoldenImage>, watch: Opti
     }
 }
 
-/// Tells what a new term waits for where that takes long: while it lasts nothing is done for any image.
-#[derive(Debug)]
-pub struct Waiting(Tried);
-
-impl Waiting {
-    /// How long nothing is told.
-    const FIRST: Duration = Duration::from_secs(5);
-    /// How often it is told then.
-    const AGAIN: Duration = Duration::from_secs(30);
-
-    /// It begins `now`.
-    pub fn begin(now: Instant) -> Self {
-        let mut tried = Tried::default();
-        tried.rest(now, Self::FIRST);
-        Self(tried)
-    }
-
-    /// `why` it has not ended yet, for the log.
-    pub fn tell(&mut self, why: &str) {
-        match self.is_due(Instant::now()) {
-            true => tracing::warn!(why, "nothing is done for any image before everything is known; looked at again"),
-            false => tracing::debug!(why, "not everything is known yet; looked at again"),
-        }
-    }
-
-    fn is_due(&mut self, now: Instant) -> bool {
-        let is_due = self.0.left(now).is_none();
-        if is_due {
-            self.0.rest(now, Self::AGAIN);
-        }
-        is_due
-    }
-}
-
 /// The name of an image that is not known as it is. One that cannot be read keeps no other waiting, and nothing is decided about it.
 fn unknown(images: &Store<GoldenImage>, live: DynamicObject) -> Option<String> {
     let name = live.name_any();
@@ -331,7 +297,7 @@ mod tests {
     use serde_json::{Value, json};
     use tokio::sync::watch;
 
-    use super::{Definition, Duration, Instant, Live, NAME, Sink, Teller, Waiting};
+    use super::{Definition, Live, NAME, Sink, Teller};
     use crate::api::{Upgrade, crd};
 
     /// Our CRD as the API server sends it, or an older one.
@@ -429,13 +395,5 @@ mod tests {
         teller.apply(definition(None));
         assert_eq!(super::lost(seen.clone(), 0).now_or_never(), Some(format!("the CRD {NAME} lacked fields for a moment")));
         assert_eq!(super::lost(seen, 1).now_or_never(), None);
-    }
-
-    #[test]
-    fn what_a_term_waits_for_is_told_after_a_while_and_now_and_then() {
-        let begun = Instant::now();
-        let mut waiting = Waiting::begin(begun);
-        let told: Vec<u64> = (0..=70).filter(|second| waiting.is_due(begun + Duration::from_secs(*second))).collect();
-        assert_eq!(told, [5, 35, 65]);
     }
 }

@@ -21,7 +21,9 @@ use super::{
     controller::{Shared, Term},
     crd, endpoints, fence, left, list,
     main::Fatal,
-    numbers, wake, webhooks,
+    numbers,
+    tried::Waiting,
+    wake, webhooks,
 };
 use crate::{
     run::{
@@ -152,7 +154,7 @@ impl Leader {
         }
         let losses = loop {
             let losses = crd::usable(&mut seen).await;
-            let mut waiting = crd::Waiting::begin(Instant::now());
+            let mut waiting = Waiting::begin(Instant::now());
             while let Some(kind) = self.shared.cluster.unknown() {
                 waiting.tell(&format!("the {kind} have not been listed yet"));
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -178,7 +180,7 @@ impl Leader {
         let key = SpoolKey::from_bytes(key.as_bytes()).map_err(|error| Fatal::Other(error.to_string()))?;
         let registry = Registry::new(key);
         self.served.count(registry.clone());
-        let mut waiting = crd::Waiting::begin(Instant::now());
+        let mut waiting = Waiting::begin(Instant::now());
         loop {
             match (self.shared.cluster.unknown(), self.resolver.served()) {
                 (Some(kind), _) => waiting.tell(&format!("the {kind} have not been listed yet")),
