@@ -24,7 +24,7 @@ use super::{
     consumers::Usage,
     index::Index,
     jobs::Jobs,
-    memory::Memory,
+    memory::{ImageMemory, Memory},
 };
 use crate::{
     api::{GoldenImage, GoldenImageStatus},
@@ -219,7 +219,7 @@ impl Term {
         let took = began.elapsed();
         match outcome {
             Ok(changed) => {
-                self.memory.with(&uid, |image| image.failures = 0);
+                self.memory.with(&uid, ImageMemory::did_well);
                 let outcome = if changed.is_some() { Outcome::Changed } else { Outcome::Unchanged };
                 self.shared.metrics.reconciled("golden", outcome, took);
             }
@@ -231,7 +231,7 @@ impl Term {
                 });
                 let wait = STEP_FAILED.grown(failures);
                 tracing::warn!(image = name, %error, retry_in = ?wait, "a step failed");
-                if matches!(error, ActError::SpoolSlow) && failures == 1 {
+                if matches!(error, ActError::SpoolSlow) && self.memory.with(&uid, |image| image.is_to_tell_of_spool(began)) {
                     self.tell_of_spool(&object, &error);
                 }
                 self.shared.metrics.reconciled("golden", Outcome::Error, took);

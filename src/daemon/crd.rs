@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::tried::Waiting;
 use crate::{
     api::{GoldenImage, Upgrade, crd, missing_fields, upgrade},
     world::{Pulse, Selection, Sink, Store, Watch, WatchSettings, WatchState, feed},
@@ -197,9 +198,14 @@ pub async fn usable(seen: &mut Seen) -> u64 {
 }
 
 /// Waits until this release cannot work with the CRD any more: somebody put an older one in its place, or took it away. Gives why.
-pub async fn lost(mut seen: Seen) -> String {
+/// `losses` is how often it could not before: one that came and went between two looks left its traces too.
+pub async fn lost(mut seen: Seen, losses: u64) -> String {
     loop {
-        if let Some(Err(why)) = seen.borrow_and_update().as_ref().map(Live::usable) {
+        let why = seen.borrow_and_update().as_ref().and_then(|live| {
+            let in_between = || (live.losses > losses).then(|| format!("the CRD {NAME} lacked fields for a moment"));
+            live.usable().err().or_else(in_between)
+        });
+        if let Some(why) = why {
             return why;
         }
         if seen.changed().await.is_err() {
@@ -217,6 +223,7 @@ const CHANGE_OVER: Duration = Duration::from_secs(1);
 /// whether the CRD was seen to lack fields since it was last done.
 pub async fn read_anew(client: &Client, images: &Store<GoldenImage>, watch: Option<&WatchState>, lacked: bool) {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<GoldenImage>(&()));
+    let mut waiting = Waiting::begin(Instant::now());
     for round in 0.. {
         // Once without a wait: mostly nothing is amiss, and a new leader is waited for.
         if lacked || round > 0 {
@@ -225,26 +232,28 @@ pub async fn read_anew(client: &Client, images: &Store<GoldenImage>, watch: Opti
         if let Some(watch) = watch.filter(|_| if lacked { round % 5 == 0 } else { round % 5 == 1 }) {
             watch.list_anew();
         }
-        match api.list(&ListParams::default()).await {
-            Ok(live) => {
-                if live.items.into_iter().all(|image| is_known(images, image)) {
-                    return;
-                }
-            }
-            Err(error) => tracing::debug!(error = crate::run::api_error(&error), "the images cannot be listed; tried again"),
-        }
+        let why = match api.list(&ListParams::default()).await {
+            Ok(live) => match live.items.into_iter().find_map(|image| unknown(images, image)) {
+                Some(name) => format!("the GoldenImage {name} is not known here as the API server has it"),
+                None => return,
+            },
+            Err(error) => format!("the GoldenImages cannot be listed: {}", crate::run::api_error(&error)),
+        };
+        waiting.tell(&why);
     }
 }
 
-/// Whether an image is known as it is. One that cannot be read keeps no other waiting, and nothing is decided about it.
-fn is_known(images: &Store<GoldenImage>, live: DynamicObject) -> bool {
-    let known = images.get("", &live.name_any());
-    match serde_json::to_value(live).and_then(serde_json::from_value::<GoldenImage>) {
+/// The name of an image that is not known as it is. One that cannot be read keeps no other waiting, and nothing is decided about it.
+fn unknown(images: &Store<GoldenImage>, live: DynamicObject) -> Option<String> {
+    let name = live.name_any();
+    let known = images.get("", &name);
+    let is_known = match serde_json::to_value(live).and_then(serde_json::from_value::<GoldenImage>) {
         Ok(live) => known.is_some_and(|known| {
             known.resource_version() == live.resource_version() && known.spec == live.spec && known.status == live.status
         }),
         Err(_) => true,
-    }
+    };
+    (!is_known).then_some(name)
 }
 
 /// Brings the CRD forward while we lead, for as long as `stop` is not cancelled. `writer` refuses when the Lease has run out.
@@ -378,9 +387,13 @@ mod tests {
     #[tokio::test]
     async fn a_crd_that_loses_fields_ends_what_needs_them() {
         let (sender, seen) = watch::channel(Some(Live::of(Some(&crd()))));
-        let waits = tokio::spawn(super::lost(seen));
+        let waits = tokio::spawn(super::lost(seen.clone(), 0));
         let mut teller = Teller::new(sender);
         teller.apply(definition(Some("retire")));
         assert_eq!(waits.await.expect("told"), format!("the CRD {NAME} lacks spec.retire"));
+        // Whoever did not look meanwhile learns of it all the same; whoever began after it is not told of it.
+        teller.apply(definition(None));
+        assert_eq!(super::lost(seen.clone(), 0).now_or_never(), Some(format!("the CRD {NAME} lacked fields for a moment")));
+        assert_eq!(super::lost(seen, 1).now_or_never(), None);
     }
 }

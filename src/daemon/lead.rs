@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use kube::{Api, Client};
@@ -21,7 +21,9 @@ use super::{
     controller::{Shared, Term},
     crd, endpoints, fence, left, list,
     main::Fatal,
-    numbers, wake, webhooks,
+    numbers,
+    tried::Waiting,
+    wake, webhooks,
 };
 use crate::{
     run::{
@@ -121,12 +123,12 @@ impl Leader {
         };
         let work = async {
             loop {
-                tokio::select! { () = stop.cancelled() => return Ok(()), () = self.crd_is_usable(&writer) => {} }
+                let losses = tokio::select! { () = stop.cancelled() => return Ok(()), losses = self.crd_is_usable(&writer) => losses };
                 let part = stop.child_token();
                 let outcome = tokio::select! {
                     outcome = Box::pin(self.work(writer.clone(), part.clone())) => Some(outcome),
                     // As at the start: what is written now would be stored without the fields that are missing.
-                    _ = crd::lost(self.crd.clone()) => None,
+                    _ = crd::lost(self.crd.clone(), losses) => None,
                 };
                 part.cancel();
                 if let Some(outcome) = outcome {
@@ -141,8 +143,8 @@ impl Leader {
     }
 
     /// Waits until the CRD has every field of this release, and the images are known with all of theirs: with one that lacks some, what is
-    /// written there would be lost, and so is what this replica read then, leading or not.
-    async fn crd_is_usable(&self, client: &Client) {
+    /// written there would be lost, and so is what this replica read then, leading or not. Gives how often it had lacked some by then.
+    async fn crd_is_usable(&self, client: &Client) -> u64 {
         let mut seen = self.crd.clone();
         drop(seen.wait_for(Option::is_some).await);
         let usable = seen.borrow().as_ref().map(crd::Live::usable);
@@ -150,9 +152,11 @@ impl Leader {
             let turned_off = if self.crd_upgrade { "" } else { " (`crdUpgrade` is off: install the CRD of this release by hand)" };
             tracing::warn!("{why}{turned_off}; nothing is written until it has them");
         }
-        loop {
+        let losses = loop {
             let losses = crd::usable(&mut seen).await;
-            while !self.shared.cluster.is_known() {
+            let mut waiting = Waiting::begin(Instant::now());
+            while let Some(kind) = self.shared.cluster.unknown() {
+                waiting.tell(&format!("the {kind} have not been listed yet"));
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             let lacked = losses > self.read_after.load(Ordering::Relaxed);
@@ -160,12 +164,13 @@ impl Leader {
             self.read_after.store(losses, Ordering::Relaxed);
             // It may have been lost once more while they were read.
             if seen.borrow().as_ref().is_some_and(|live| live.losses == losses) {
-                break;
+                break losses;
             }
-        }
+        };
         if let Some(Err(_)) = usable {
             tracing::info!("the CRD has every field of this release");
         }
+        losses
     }
 
     /// What a leader does once it can.
@@ -175,7 +180,13 @@ impl Leader {
         let key = SpoolKey::from_bytes(key.as_bytes()).map_err(|error| Fatal::Other(error.to_string()))?;
         let registry = Registry::new(key);
         self.served.count(registry.clone());
-        while !self.shared.cluster.is_known() || self.resolver.served().is_none() {
+        let mut waiting = Waiting::begin(Instant::now());
+        loop {
+            match (self.shared.cluster.unknown(), self.resolver.served()) {
+                (Some(kind), _) => waiting.tell(&format!("the {kind} have not been listed yet")),
+                (None, None) => waiting.tell("the spool's certificate is not issued yet"),
+                (None, Some(_)) => break,
+            }
             tokio::select! { () = stop.cancelled() => return Ok(()), () = tokio::time::sleep(Duration::from_millis(50)) => {} }
         }
         let resolver = Arc::clone(&self.resolver);

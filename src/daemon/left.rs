@@ -1,4 +1,4 @@
-//! Unfinished imports of images that are no more, ended by the leader (R24): what `golden::unfinished_of` finds, done.
+//! Unfinished imports of images that are no more, or have no target for them, ended by the leader (R24): what `golden::unfinished_of` finds, done.
 
 use std::{
     collections::HashMap,
@@ -90,8 +90,9 @@ pub(super) async fn keep(shared: Arc<Shared>, client: Client, stop: Cancellation
                 Ok(true) if !memory.ended(Instant::now()) => {}
                 Ok(true) => {
                     let text = format!(
-                        "The import into {} was ended: the GoldenImage {image} that it was made for is gone, and nobody would finish it.",
-                        volume.name_any()
+                        "The import into {} was ended: the GoldenImage {image} that it was made for {}, and nobody would finish it.",
+                        volume.name_any(),
+                        if shared.cluster.images.get("", &image).is_some() { "has no target for it" } else { "is gone" },
                     );
                     tell(&shared, &volume, Severity::Normal, Reason::ImageGone, text);
                 }
@@ -133,9 +134,10 @@ fn found(shared: &Shared) -> Option<Vec<(Arc<DataVolume>, String)>> {
 }
 
 /// Whether an image of the name that the import was made for sees to it: one of another source never looks at it, unless it has not
-/// learnt yet what it is.
+/// learnt yet what it is, and neither does one that has another golden for each of its targets.
 fn sees_to(image: &GoldenImage, volume: &DataVolume) -> bool {
-    Owner::of(image).volume(&volume.metadata) != Whose::Another
+    let owner = Owner::of(image);
+    owner.volume(&volume.metadata) != Whose::Another && !owner.has_no_place_for(&volume.name_any())
 }
 
 /// Ends one import, unless its image is there: a cache may be behind, so the API server itself is asked. Gives whether it was.
@@ -161,7 +163,7 @@ fn failed(shared: &Shared, volume: &DataVolume, error: &kube::Error, memory: &mu
     tracing::warn!(golden = name, error = api_error(error), retry_in = ?wait, "an import that was left behind could not be ended");
     let kube::Error::Api(status) = error else { return };
     let answer = Answer { code: status.code, reason: &status.reason, message: &status.message };
-    let what = format!("the deletion of the unfinished DataVolume {name}, whose GoldenImage is gone");
+    let what = format!("the deletion of the unfinished DataVolume {name}, which no GoldenImage sees to");
     if let Some((reason, text)) = refusal(&what, answer).filter(|(_, text)| memory.told.as_ref() != Some(text)) {
         tell(shared, volume, Severity::Warning, reason, format!("{text} {}", reason.remedy()));
         memory.told = Some(text);
@@ -203,6 +205,13 @@ mod tests {
         let labels = [(marks::GOLDEN, "true"), (marks::IMAGE, "a"), (marks::IDENTITY, &identity)];
         volume.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
         assert!(sees_to(&image("u"), &volume) && !sees_to(&image("v"), &volume));
+        // With this golden on record, without any yet, and with another one for its only target.
+        for (golden, expected) in [(Some("g"), true), (None, true), (Some("other"), false)] {
+            let mut image = image("u");
+            let target = serde_json::json!({ "requestedClass": "", "attempts": 1, "golden": golden });
+            image.status = Some(serde_json::from_value(serde_json::json!({ "targets": [target] })).expect("a status"));
+            assert_eq!(sees_to(&image, &volume), expected, "{golden:?}");
+        }
     }
 
     /// What is ended after it failed is not asked about without end until the watch shows it gone, and told once.

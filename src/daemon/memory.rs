@@ -9,6 +9,7 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
+use super::tried::Tried;
 use crate::{
     api::GoldenImage,
     golden::{DataVolumeView, GrantView, SpooledView, UpstreamView},
@@ -38,6 +39,8 @@ pub struct ImageMemory {
     pub upstream: Option<UpstreamView>,
     /// Why the API server, when last asked, did not take a write on the object itself.
     pub refused: Option<(Reason, String)>,
+    /// When it was told that the spool's volume keeps it, and is told so again.
+    spool_told: Tried,
     goldens: HashMap<GoldenName, GoldenMemory>,
 }
 
@@ -74,6 +77,10 @@ struct Moved {
     /// For how long it had stood still by then.
     before: Duration,
 }
+
+/// How often it is told that the spool's volume keeps an image. Seldom enough that its other Events are not too many beside it, and often
+/// enough that there is one for as long as it lasts.
+const TOLD_OF_SPOOL: Duration = Duration::from_secs(15 * 60);
 
 /// How long the watch is given to show what was created. After that a missing DataVolume is missing.
 const CATCH_UP: Duration = Duration::from_secs(30);
@@ -125,6 +132,20 @@ impl ImageMemory {
                 shown.clone()
             }
         }
+    }
+
+    /// A step ended as it should.
+    pub fn did_well(&mut self) {
+        (self.failures, self.spool_told) = (0, Tried::default());
+    }
+
+    /// The spool's volume kept it from being looked at. Gives whether that is to be told now, whatever failed before.
+    pub fn is_to_tell_of_spool(&mut self, now: Instant) -> bool {
+        let is_due = self.spool_told.left(now).is_none();
+        if is_due {
+            self.spool_told.rest(now, TOLD_OF_SPOOL);
+        }
+        is_due
     }
 
     /// Remembers what the API server answered to a write.
@@ -210,7 +231,7 @@ impl GoldenMemory {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use k8s_openapi::jiff::Timestamp;
     use serde_json::json;
@@ -224,6 +245,19 @@ mod tests {
             "metadata": { "name": "a", "resourceVersion": version }, "spec": { "source": {} },
         }))
         .expect("object")
+    }
+
+    /// An Event an hour old is gone, and one a minute would leave no room for others about the image.
+    #[test]
+    fn a_volume_that_hangs_is_told_whatever_failed_before_and_now_and_then() {
+        let now = Instant::now();
+        let mut memory = ImageMemory { failures: 3, ..ImageMemory::default() };
+        let told = |memory: &mut ImageMemory, minutes: std::ops::Range<u64>| -> Vec<u64> {
+            minutes.filter(|minute| memory.is_to_tell_of_spool(now + Duration::from_secs(60 * minute))).collect()
+        };
+        assert_eq!(told(&mut memory, 0..40), [0, 15, 30]);
+        memory.did_well();
+        assert_eq!((told(&mut memory, 40..41), memory.failures), (vec![40], 0), "it is news again");
     }
 
     #[test]

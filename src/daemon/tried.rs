@@ -1,4 +1,5 @@
-//! What is remembered of a step that the API server did not let be done: how often it failed, and when it is tried again.
+//! What is remembered of a step that the API server did not let be done: how often it failed, and when it is tried again; and when it is
+//! told what is waited for.
 
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,40 @@ impl Tried {
     }
 }
 
+/// Tells what a new term waits for where that takes long: while it lasts nothing is done for any image.
+#[derive(Debug)]
+pub(super) struct Waiting(Tried);
+
+impl Waiting {
+    /// How long nothing is told.
+    const FIRST: Duration = Duration::from_secs(5);
+    /// How often it is told then.
+    const AGAIN: Duration = Duration::from_secs(30);
+
+    /// It begins `now`.
+    pub(super) fn begin(now: Instant) -> Self {
+        let mut tried = Tried::default();
+        tried.rest(now, Self::FIRST);
+        Self(tried)
+    }
+
+    /// `why` it has not ended yet, for the log.
+    pub(super) fn tell(&mut self, why: &str) {
+        match self.is_due(Instant::now()) {
+            true => tracing::warn!(why, "nothing is done for any image before everything is known; looked at again"),
+            false => tracing::debug!(why, "not everything is known yet; looked at again"),
+        }
+    }
+
+    fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = self.0.left(now).is_none();
+        if is_due {
+            self.0.rest(now, Self::AGAIN);
+        }
+        is_due
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,5 +96,13 @@ mod tests {
             waits.push(wait.as_secs());
         }
         assert_eq!((waits, tried.failures()), (vec![1, 2, 4, 8, 16, 32, 60, 60], 8));
+    }
+
+    #[test]
+    fn what_a_term_waits_for_is_told_after_a_while_and_now_and_then() {
+        let begun = Instant::now();
+        let mut waiting = Waiting::begin(begun);
+        let told: Vec<u64> = (0..=70).filter(|second| waiting.is_due(begun + Duration::from_secs(*second))).collect();
+        assert_eq!(told, [5, 35, 65]);
     }
 }

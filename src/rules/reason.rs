@@ -205,7 +205,7 @@ reasons! {
     Retired { terminal: false, remedy: "`golden-catalog retire NAME --undo` has it made anew; where values or a hand say `retire: true`, take that out there first." }
     /// What retiring a golden takes is refused, or an object that it depends on cannot be read (R23).
     CannotRetire { terminal: false, remedy: "Allow or correct what the message names; it is tried again with a growing delay and goes on by itself then." }
-    /// An import was ended because its GoldenImage was deleted in the middle of it (R24).
+    /// An import was ended because its GoldenImage was deleted in the middle of it, or has no target for it (R24).
     ImageGone { terminal: false, remedy: "Create the GoldenImage again to have it imported." }
     /// The default StorageClass is another one than when the golden was made.
     DefaultClassDrift { terminal: false, remedy: "Nothing changes for this golden; add a target for the new class if pools need it." }

@@ -138,6 +138,19 @@ impl Term {
         status: &GoldenImageStatus,
         action: &Action,
     ) -> Result<(), ActError> {
+        match action {
+            // What an image that cannot be parsed needs done too.
+            Action::CancelFetch => {
+                self.jobs.cancel(uid);
+                return Ok(());
+            }
+            Action::Disarm => {
+                self.hands.disarm(object).await?;
+                tracing::info!(image = object.name_any(), "the annotation force-retire is taken off: its retirement is over");
+                return Ok(());
+            }
+            _ => {}
+        }
         let Ok(image) = &observed.image else { return Ok(()) };
         let (hands, memory) = (&self.hands, &self.memory);
         let owner = Owner { name: image.name.as_str(), uid };
@@ -145,7 +158,6 @@ impl Term {
         match action {
             Action::ResolveSchematic => self.resolve_schematic(uid, image),
             Action::Fetch { largest_target } => self.fetch(uid, image, status, *largest_target),
-            Action::CancelFetch => self.jobs.cancel(uid),
             Action::Serve { golden, disk, ready } => hands.serve(memory, uid, golden, *disk, *ready),
             Action::Refuse { golden, disk } => hands.refuse(memory, uid, golden, *disk),
             Action::WriteHeaders { golden, disk, mark } => hands.write_headers(memory, owner, golden, *disk, *mark).await?,
@@ -177,11 +189,7 @@ impl Term {
                 }
             }
             Action::ForgetRequest { golden, claim_uid } => hands.forget_request(golden, claim_uid).await?,
-            Action::Finalizer(_) => {}
-            Action::Disarm => {
-                hands.disarm(object).await?;
-                tracing::info!(image = %image.name, "the annotation force-retire is taken off: its retirement is over");
-            }
+            Action::Finalizer(_) | Action::CancelFetch | Action::Disarm => {}
             Action::CheckUpstream => self.check_upstream(object, uid, image, status),
         }
         Ok(())

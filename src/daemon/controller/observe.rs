@@ -16,7 +16,7 @@ use crate::{
         manifest::FINALIZER, observe,
     },
     model::{Digest, DiskSize, GoldenName, Identity, Image, Target},
-    rules::{ImporterFacts, Reason, class::Classes, marks, pods::going_message, whose::Whose},
+    rules::{ImporterFacts, Reason, access, class::Classes, marks, pods::going_message, whose::Whose},
     spool::{Grant, Record, Verified},
     world::{
         evidence::is_guarded,
@@ -74,10 +74,13 @@ impl Term {
         };
         let fetch = self.jobs.view(uid);
         let (ca, credentials) = (self.ca_reference(parsed.as_ref().ok()), self.credentials_view(parsed.as_ref().ok()));
-        let suspend = parsed.as_ref().is_ok_and(|image| image.suspend);
-        let is_to_wait = status.fetch.as_ref().and_then(|fetch| fetch.next_attempt_time.as_ref()).is_some_and(|at| at.0 > now);
-        let comes_later = is_to_wait || HeldBack::of(suspend, &ca, &credentials.reference).is_some();
-        for target in targets.iter_mut().chain(leaving.iter_mut().map(|leaving| &mut leaving.target)) {
+        let duplicate_of = identity.as_ref().and_then(|identity| self.shared.index.older_twin(&name, identity.as_str()));
+        let named = [&ca, &credentials.reference];
+        let is_worked_on = duplicate_of.is_none() && is_worked_on(object, parsed.as_ref().ok(), self.shared.settings.access_is_enforced);
+        let comes_later = !is_worked_on || is_held_back(parsed.as_ref().ok(), &status, named, now);
+        // For a target that was taken out nothing is fetched; what is fetched for another may be its disk too.
+        let all = targets.iter_mut().map(|target| (target, comes_later));
+        for (target, comes_later) in all.chain(leaving.iter_mut().map(|leaving| (&mut leaving.target, true))) {
             let waits =
                 target.golden.volume.as_ref().is_some_and(|volume| volume.waits_for_the_spool(spooled.as_ref(), &fetch, comes_later));
             if let (true, Some(golden)) = (waits, &target.name) {
@@ -92,7 +95,7 @@ impl Term {
                 generation: object.metadata.generation,
                 retry: object.annotations().get(marks::RETRY).cloned(),
             },
-            duplicate_of: identity.as_ref().and_then(|identity| self.shared.index.older_twin(&name, identity.as_str())),
+            duplicate_of,
             ca,
             credentials,
             cdi_installed: cluster.volumes.state() != crate::world::StoreState::NotInstalled,
@@ -303,6 +306,18 @@ impl Term {
     }
 }
 
+/// Whether anybody fetches for an image: none for one whose goldens are to go, or that is not accepted.
+fn is_worked_on(object: &GoldenImage, image: Option<&Image>, access_is_enforced: bool) -> bool {
+    !fence::is_to_go(object) && image.is_some_and(|image| access::held_back(image, access_is_enforced).is_none())
+}
+
+/// Whether a disk that the spool lacks is not fetched before something changes, or before its time. `named` is what the spec names for it.
+fn is_held_back(image: Option<&Image>, status: &GoldenImageStatus, named: [&Reference; 2], now: Timestamp) -> bool {
+    let is_to_wait = status.fetch.as_ref().and_then(|fetch| fetch.next_attempt_time.as_ref()).is_some_and(|at| at.0 > now);
+    let [ca, credentials] = named;
+    is_to_wait || HeldBack::of(image.is_some_and(|image| image.suspend), ca, credentials).is_some()
+}
+
 /// Whether every golden of an image is made: nothing of the spool is needed then.
 fn is_made(image: &Image, status: &GoldenImageStatus) -> bool {
     status.targets.len() >= image.targets.len()
@@ -322,4 +337,67 @@ fn spooled_view(record: &Record) -> Option<SpooledView> {
         digest_matched: record.verified == Verified::Digest,
         container: record.artifact.container.clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::jiff::Timestamp;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::{Reference, is_held_back, is_worked_on};
+    use crate::api::{GoldenImage, GoldenImageStatus, parse_image};
+
+    fn image(meta: &Value, spec: &Value) -> GoldenImage {
+        let mut object = json!({
+            "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "a" },
+            "spec": { "source": { "http": { "url": "https://e.example/a" } } },
+        });
+        for (part, more) in [("metadata", meta), ("spec", spec)] {
+            for (key, value) in more.as_object().expect("a map") {
+                object[part][key] = value.clone();
+            }
+        }
+        serde_json::from_value(object).expect("readable")
+    }
+
+    /// R11: an import that waits for a disk that nobody fetches does not keep its turn for good.
+    #[rstest]
+    #[case::accepted(json!({}), json!({}), false, true)]
+    #[case::for_few_which_nothing_enforces(json!({}), few(), false, false)]
+    #[case::for_few(json!({}), few(), true, true)]
+    #[case::retired(json!({}), json!({ "retire": true }), true, false)]
+    #[case::deleted_with_its_goldens(deleted(), json!({ "deletionPolicy": "Delete" }), true, false)]
+    #[case::deleted_and_they_stay(deleted(), json!({ "deletionPolicy": "Retain" }), true, true)]
+    #[case::not_to_be_read(json!({}), json!({ "source": {} }), true, false)]
+    fn r11_nobody_fetches_for_an_image_that_is_not_worked_on(
+        #[case] meta: Value,
+        #[case] spec: Value,
+        #[case] is_enforced: bool,
+        #[case] expected: bool,
+    ) {
+        let object = image(&meta, &spec);
+        assert_eq!(is_worked_on(&object, parse_image(&object).ok().as_ref(), is_enforced), expected);
+    }
+
+    fn few() -> Value {
+        json!({ "access": { "policy": "Selected", "namespaceSelector": { "matchLabels": { "licensed": "yes" } } } })
+    }
+
+    fn deleted() -> Value {
+        json!({ "deletionTimestamp": "2026-11-30T10:00:00Z", "finalizers": ["f"] })
+    }
+
+    #[rstest]
+    #[case::nothing(json!({}), json!({}), Reference::NotNamed, false)]
+    #[case::suspended(json!({ "suspend": true }), json!({}), Reference::Found, true)]
+    #[case::without_its_secret(json!({}), json!({}), Reference::Missing("s".into()), true)]
+    #[case::after_a_failure(json!({}), json!({ "nextAttemptTime": "2026-11-30T10:00:01Z" }), Reference::Found, true)]
+    #[case::its_time_has_come(json!({}), json!({ "nextAttemptTime": "2026-11-30T10:00:00Z" }), Reference::Found, false)]
+    fn r11_what_is_not_fetched_for_now(#[case] spec: Value, #[case] fetch: Value, #[case] named: Reference, #[case] expected: bool) {
+        let now: Timestamp = "2026-11-30T10:00:00Z".parse().expect("time");
+        let status: GoldenImageStatus = serde_json::from_value(json!({ "fetch": fetch })).expect("a status");
+        let image = parse_image(&image(&json!({}), &spec)).ok();
+        assert_eq!(is_held_back(image.as_ref(), &status, [&Reference::NotNamed, &named], now), expected);
+    }
 }

@@ -10,9 +10,9 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{Term, is_importing};
 use crate::{
-    api::GoldenImageStatus,
+    api::{DiskStatus, GoldenImageStatus},
     daemon::wake,
-    golden::{Action, Decision, FetchView, Observed, ObservedTarget, Permits, Turn, begun, decide},
+    golden::{Action, Decision, FetchView, Observed, ObservedTarget, Permits, Turn, begun, decide, patience},
     model::GoldenName,
     rules::quota::Need,
 };
@@ -21,10 +21,13 @@ use crate::{
 /// status is on its way.
 pub(super) type Reserved = BTreeMap<String, BTreeMap<GoldenName, Need>>;
 
-/// Whether an import that runs and that nobody works on, because its image is not accepted any more, is in the way of others still: for as
-/// long as one that is worked on would be given to move.
-fn keeps_its_turn(moved: Option<Timestamp>, now: Timestamp, deadline: Duration) -> bool {
-    moved.is_none_or(|moved| now < moved || now.duration_since(moved).unsigned_abs() < deadline)
+/// Until when an import that runs and that nobody works on, because its image is not accepted any more or its target was taken out, is in
+/// the way of others if it moves no more: for as long as one that is worked on would be given to move. `None` where it has not been seen
+/// yet: it is in their way until then.
+fn keeps_its_turn_until(target: &ObservedTarget, disk: Option<&DiskStatus>, deadline: Duration) -> Option<Timestamp> {
+    let (golden, moved) = (&target.golden, target.golden.moved?);
+    let patience = golden.volume.as_ref().map_or(deadline, |volume| patience(deadline, disk, volume, golden.is_downloaded));
+    Some(moved.checked_add(SignedDuration::try_from(patience).unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MAX))
 }
 
 impl Term {
@@ -74,11 +77,12 @@ impl Term {
     /// Turns are asked for with what was wanted without one; with the turn the decision is made again.
     fn with_turns(&self, observed: &mut Observed, uid: &str, created: Timestamp, now: Timestamp) -> Decision {
         let deadline = self.shared.settings.import_deadline;
-        let keeps = |target: &&ObservedTarget| is_importing(target, &observed.status) && keeps_its_turn(target.golden.moved, now, deadline);
+        let until = |target: &ObservedTarget| keeps_its_turn_until(target, observed.status.disk.as_ref(), deadline);
+        let keeps = |target: &&ObservedTarget| is_importing(target, &observed.status) && until(target).is_none_or(|until| now < until);
         let running = observed.targets.iter().filter(keeps).count();
-        let moved = observed.targets.iter().filter(keeps).filter_map(|target| target.golden.moved).min();
+        let ends = observed.targets.iter().filter(keeps).filter_map(until).min();
         // Of a target that was taken out nothing begins any more; what runs is in storage's way all the same.
-        let of_leaving = observed.leaving.iter().filter(|leaving| is_importing(&leaving.target, &observed.status)).count();
+        let of_leaving = observed.leaving.iter().map(|leaving| &leaving.target).filter(keeps).count();
         let fetching = matches!(observed.fetch, FetchView::Running { .. });
         let mut decision = decide(observed, &self.shared.settings, now);
         for _ in 0..2 {
@@ -100,8 +104,7 @@ impl Term {
             observed.permits = permits;
             decision = decide(observed, &self.shared.settings, now);
         }
-        if let Some(moved) = moved.filter(|_| decision.wants.imports == 0) {
-            let ends = moved.checked_add(SignedDuration::try_from(deadline).unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MAX);
+        if let Some(ends) = ends.filter(|_| decision.wants.imports == 0) {
             decision.wake = Some(decision.wake.map_or(ends, |earlier| earlier.min(ends)));
         }
         decision
@@ -136,17 +139,35 @@ mod tests {
     use k8s_openapi::jiff::Timestamp;
     use rstest::rstest;
 
-    use super::keeps_its_turn;
+    use super::keeps_its_turn_until;
+    use crate::{
+        api::DiskStatus,
+        golden::{ClassChoice, DataVolumeView, GoldenView, ObservedTarget},
+    };
 
-    /// Minutes ago; a negative number lies ahead.
+    /// The minutes since it moved, whether it has the whole disk, and how many minutes of its turn are left then.
     #[rstest]
-    #[case::moves(Some(14), true)]
-    #[case::stands_still(Some(15), false)]
-    #[case::of_a_clock_that_was_ahead(Some(-90), true)]
-    #[case::not_seen_yet(None, true)]
-    fn r11_an_import_that_nobody_works_on_keeps_its_turn_while_it_moves(#[case] minutes: Option<i64>, #[case] keeps: bool) {
-        let at = |second| Timestamp::from_second(second).expect("time");
-        let moved = minutes.map(|minutes| at(1_796_000_000 - 60 * minutes));
-        assert_eq!(keeps_its_turn(moved, at(1_796_000_000), Duration::from_secs(15 * 60)), keeps);
+    #[case::moves(Some(14), false, Some(1))]
+    #[case::stands_still(Some(15), false, Some(0))]
+    #[case::of_a_clock_that_was_ahead(Some(-90), false, Some(105))]
+    #[case::is_converted_which_takes_storage_long(Some(15), true, Some(113))]
+    #[case::not_seen_yet(None, false, None)]
+    fn r11_an_import_that_nobody_works_on_keeps_its_turn_while_it_moves(
+        #[case] minutes: Option<i64>,
+        #[case] is_downloaded: bool,
+        #[case] left: Option<i64>,
+    ) {
+        let at = |minute: i64| Timestamp::from_second(1_796_000_000 + 60 * minute).expect("time");
+        let golden = GoldenView {
+            volume: Some(DataVolumeView { ours: true, ..DataVolumeView::default() }),
+            moved: minutes.map(|minutes| at(-minutes)),
+            is_downloaded,
+            ..GoldenView::default()
+        };
+        let target = ObservedTarget { name: None, taken_by: None, class: ClassChoice::NoDefault, golden, quotas: Vec::new() };
+        // 60 GiB at 8 MiB a second are 128 minutes.
+        let disk = DiskStatus { digest: String::new(), virtual_size: "60Gi".into() };
+        let until = keeps_its_turn_until(&target, Some(&disk), Duration::from_secs(15 * 60));
+        assert_eq!(until, left.map(at));
     }
 }

@@ -204,11 +204,16 @@ impl Term {
     }
 }
 
+/// How long what was written may take to become durable.
+const DURABLE: Duration = Duration::from_secs(5 * 60);
+
 /// How long an intake may not move at this stage before it is the spool's volume that keeps it; upstream has deadlines of its own, and a
-/// factory takes long to build.
+/// factory takes long to build. Of what becomes durable at the end of verifying no step is told, however much it is: a volume that is only
+/// slow is given time for it.
 fn patience(stage: intake::Stage, quiet: Duration, idle: Duration) -> Duration {
     match stage {
-        intake::Stage::Waiting | intake::Stage::Rehashing | intake::Stage::Verifying => quiet,
+        intake::Stage::Waiting | intake::Stage::Rehashing => quiet,
+        intake::Stage::Verifying => quiet.max(DURABLE),
         intake::Stage::Fetching => quiet.saturating_add(idle),
         intake::Stage::Opening | intake::Stage::Done => Duration::MAX,
     }
@@ -220,5 +225,28 @@ const fn source_kind(source: &Source) -> &'static str {
         Source::TalosFactory(_) => "talosFactory",
         Source::ContainerDisk { .. } => "containerDisk",
         Source::Http { .. } => "http",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rstest::rstest;
+
+    use super::patience;
+    use crate::intake::Stage;
+
+    #[rstest]
+    #[case(Stage::Waiting, 60, Some(60))]
+    #[case(Stage::Rehashing, 60, Some(60))]
+    #[case::upstream_has_a_deadline_of_its_own(Stage::Fetching, 60, Some(90))]
+    #[case::becomes_durable(Stage::Verifying, 60, Some(300))]
+    #[case(Stage::Verifying, 600, Some(600))]
+    #[case::a_factory_builds(Stage::Opening, 60, None)]
+    #[case(Stage::Done, 60, None)]
+    fn how_long_nothing_may_move_before_the_volume_is_blamed(#[case] stage: Stage, #[case] quiet: u64, #[case] seconds: Option<u64>) {
+        let expected = seconds.map_or(Duration::MAX, Duration::from_secs);
+        assert_eq!(patience(stage, Duration::from_secs(quiet), Duration::from_secs(30)), expected);
     }
 }
