@@ -155,8 +155,8 @@ pub async fn a_target_that_is_taken_out_goes_when_nothing_needs_it(scene: &Scene
     daemon
 }
 
-/// By force a golden goes at once. Its sibling was to stand in, and is to go itself by now, which the leader's watch does not tell: it asks
-/// the API server before the mark that has no way back.
+/// A golden's sibling is to stand in, and is to go itself by now, which the leader's watch does not tell: it asks the API server before the
+/// mark that has no way back.
 async fn a_golden_that_stands_in_only_by_the_watch_is_not_believed(scene: &Scene<'_>, proxy: &ApiProxy) {
     let (claims, images, params) = (scene.claims().await, scene.stage.images(), PatchParams::default());
     let both = json!([{}, { "storageClassName": "local" }]);
@@ -165,20 +165,27 @@ async fn a_golden_that_stands_in_only_by_the_watch_is_not_believed(scene: &Scene
         image.status.as_ref().is_some_and(|status| status.targets.len() == 2) && ready(image)
     })
     .await;
-    let annotate = |annotations: Value| Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
-    const CLOSED: &str = "closed since 2026-11-29T10:00:00Z";
-    // Opened again, the leader has seen that force is asked for.
-    let force = annotate(json!({ marks::FORCE_RETIRE: "a test", marks::RETIRING: CLOSED }));
-    claims.patch(LOCAL, &params, &force).await.expect("annotated");
-    let is_open = |claim: &DynamicObject| !claim.annotations().contains_key(marks::RETIRING);
-    let local = harness::until(claims.clone(), LOCAL, "it is open", is_open).await.uid();
+    let local = claims.get(LOCAL).await.expect("claim").uid();
+
+    // Everything is done but the last look, which is refused.
+    const SIBLING: &str = "/persistentvolumeclaims/vm-default-images-leaves";
+    proxy.forbid(Some(SIBLING));
+    scene.retarget("leaves", json!([{}])).await.expect("taken out");
+    harness::until(claims.clone(), LOCAL, "it is closed", |claim: &DynamicObject| {
+        claim.annotations().get(marks::RETIRING).is_some_and(|mark| mark.starts_with("closed since "))
+    })
+    .await;
+    harness::until(images.clone(), "leaves", "the last look is refused", |image: &GoldenImage| {
+        harness::condition(image, "WriteRefused").is_some_and(|refused| refused.reason == "CannotRetire")
+    })
+    .await;
 
     proxy.hold_watches(Some("/persistentvolumeclaims?"));
-    claims.patch(FIRST, &params, &annotate(json!({ marks::RETIRING: CLOSED }))).await.expect("marked");
-    let path = format!("/persistentvolumeclaims/{FIRST}");
-    let asked = || proxy.seen().iter().filter(|seen| seen.method == http::Method::GET && seen.path.ends_with(&path)).count();
+    let closed = json!({ "metadata": { "annotations": { marks::RETIRING: "closed since 2026-11-29T10:00:00Z" } } });
+    claims.patch(FIRST, &params, &Patch::Merge(closed)).await.expect("marked");
+    proxy.forbid(None);
+    let asked = || proxy.seen().iter().filter(|seen| seen.method == http::Method::GET && seen.path.ends_with(SIBLING)).count();
     let before = asked();
-    scene.retarget("leaves", json!([{}])).await.expect("taken out");
     // Asked a second time, it has done what it does after the first.
     harness::eventually("the leader asks for the golden that is to stand in, twice", async || match asked() - before {
         0 | 1 => Err("not yet".to_owned()),
@@ -190,7 +197,10 @@ async fn a_golden_that_stands_in_only_by_the_watch_is_not_believed(scene: &Scene
 
     // Told of all that, it opens the sibling again, and then the golden can go.
     proxy.hold_watches(None);
-    harness::until(claims.clone(), FIRST, "its sibling is open", is_open).await;
+    harness::until(claims.clone(), FIRST, "its sibling is open", |claim: &DynamicObject| {
+        !claim.annotations().contains_key(marks::RETIRING)
+    })
+    .await;
     harness::until_gone(claims, LOCAL).await;
     harness::until(images, "leaves", "one is left", |image: &GoldenImage| {
         image.status.as_ref().is_some_and(|status| status.targets.len() == 1) && retiring(image).is_empty() && ready(image)

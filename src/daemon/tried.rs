@@ -63,7 +63,7 @@ impl Waiting {
     pub(super) fn tell(&mut self, why: &str) {
         match self.is_due(Instant::now()) {
             true => tracing::warn!(why, "nothing is done for any image before everything is known; looked at again"),
-            false => tracing::debug!(why, "not everything is known yet; looked at again"),
+            false => tracing::trace!(why, "not everything is known yet; looked at again"),
         }
     }
 
