@@ -8,7 +8,6 @@ use kube::{
     client::Body,
 };
 use serde_json::{Value, json};
-use std::time::Instant;
 
 use crate::{
     harness::{self, Cluster, Daemon, Needs, Port, ScratchDir, until},
@@ -334,6 +333,12 @@ pub struct Refused {
     pub message: String,
 }
 
+impl harness::Refusal for Refused {
+    fn answer(&self) -> Option<(u16, &str)> {
+        Some((self.code, &self.message))
+    }
+}
+
 /// What was made, and what was told beside it.
 #[derive(Debug)]
 pub struct Made {
@@ -352,22 +357,13 @@ pub async fn create(cluster: &Cluster, namespace: &str, object: &Value, dry_run:
 pub async fn create_as(cluster: &Cluster, client: &Client, namespace: &str, object: &Value, dry_run: bool) -> Result<Made, Refused> {
     let api = api_of(cluster, client, namespace, object).await;
     let query = if dry_run { "?dryRun=All" } else { "" };
-    let deadline = Instant::now() + harness::PATIENCE;
-    let mut was_late = false;
-    loop {
-        let request = http::Request::post(format!("{}{query}", api.resource_url()));
-        match send(client, request, object).await {
-            // No verdict, on a machine that is too busy for one.
-            Err(refused) if harness::is_busy(refused.code, &refused.message) && Instant::now() < deadline => was_late = true,
-            // What was answered too late was done all the same.
-            Err(refused) if was_late && refused.code == 409 => {
-                let made = api.get(object["metadata"]["name"].as_str().unwrap_or_default()).await;
-                let object = serde_json::to_value(made.map_err(|_| refused)?).expect("JSON");
-                return Ok(Made { object, warnings: Vec::new() });
-            }
-            outcome => return outcome,
-        }
+    let ask = async || send(client, http::Request::post(format!("{}{query}", api.resource_url())), object).await;
+    if let Some(made) = harness::made(ask).await? {
+        return Ok(made);
     }
+    let made = api.get(object["metadata"]["name"].as_str().unwrap_or_default()).await;
+    let made = made.map_err(|error| Refused { code: 409, message: format!("it was made, and is gone: {error}") })?;
+    Ok(Made { object: serde_json::to_value(made).expect("JSON"), warnings: Vec::new() })
 }
 
 /// Puts an object in the place of what is there.

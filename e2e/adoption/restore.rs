@@ -15,6 +15,7 @@ use crate::{
     harness::{self, Daemon},
     scene::Scene,
     stage::{CATALOG, images},
+    twins::end,
 };
 
 const ADOPT: &str = "kubernetes-worker-image.cozystack.io/adopt";
@@ -147,11 +148,6 @@ pub async fn restored_goldens_are_reported_and_taken_over_when_asked(scene: &Sce
         scene.stage.images().delete(case.name, &DeleteParams::default()).await.expect("deleted");
     }
     guarded
-}
-
-async fn end(daemon: Daemon) {
-    let ended = daemon.terminate(harness::PATIENCE).await.expect("it ends when asked to");
-    assert!(ended.success(), "{ended:?}");
 }
 
 /// What was asked of anybody, and the claim's UID now.

@@ -114,7 +114,8 @@ async fn leads(scene: &Scene<'_>, name: &str) {
     .await;
 }
 
-async fn end(daemon: Daemon) {
+/// Ends a daemon, which does so when asked to, and without a fault.
+pub async fn end(daemon: Daemon) {
     let ended = daemon.terminate(harness::PATIENCE).await.expect("it ends when asked to");
     assert!(ended.success(), "{ended:?}\n{}", daemon.log());
 }

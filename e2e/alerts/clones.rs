@@ -6,7 +6,6 @@ use kube::{
     api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::time::Instant;
 
 use crate::{Scene, cdi::Behaviour, harness, readable, stage::CATALOG};
 
@@ -33,15 +32,8 @@ async fn ask(scene: &Scene<'_>, name: &str, golden: &str, class: &str, dry_run: 
     let disk = json!({ "apiVersion": CDI, "kind": "DataVolume", "metadata": { "name": name }, "spec": spec(golden, class) });
     let disk: DynamicObject = serde_json::from_value(disk).expect("object");
     let volumes = api(scene, CDI, "DataVolume", TENANT).await;
-    let (deadline, mut was_late) = (Instant::now() + harness::PATIENCE, false);
-    loop {
-        match volumes.create(&PostParams { dry_run, ..PostParams::default() }, &disk).await {
-            // No verdict, on a machine that is too busy for one; what was answered too late may have been done all the same.
-            Err(kube::Error::Api(status)) if harness::is_busy(status.code, &status.message) && Instant::now() < deadline => was_late = true,
-            Err(kube::Error::Api(status)) if was_late && status.code == 409 => return Ok(()),
-            outcome => return outcome.map(drop).map_err(|error| error.to_string()),
-        }
-    }
+    let params = PostParams { dry_run, ..PostParams::default() };
+    harness::made(async || volumes.create(&params, &disk).await).await.map(drop).map_err(|error| error.to_string())
 }
 
 async fn clone(scene: &Scene<'_>, name: &str, golden: &str) {

@@ -80,15 +80,7 @@ async fn create(cluster: &Cluster, object: &Value) -> Result<(), String> {
     let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
     let parsed = serde_json::from_value(object.clone()).map_err(|error| error.to_string())?;
     let api = api(cluster, &text("apiVersion"), &text("kind")).await;
-    let (deadline, mut was_late) = (Instant::now() + harness::PATIENCE, false);
-    loop {
-        match api.create(&Default::default(), &parsed).await {
-            // No verdict, on a machine that is too busy for one; what was answered too late may have been done all the same.
-            Err(kube::Error::Api(status)) if harness::is_busy(status.code, &status.message) && Instant::now() < deadline => was_late = true,
-            Err(kube::Error::Api(status)) if was_late && status.code == 409 => return Ok(()),
-            made => return made.map(drop).map_err(|error| message(&error)),
-        }
-    }
+    harness::made(async || api.create(&Default::default(), &parsed).await).await.map(drop).map_err(|error| message(&error))
 }
 
 fn message(error: &kube::Error) -> String {

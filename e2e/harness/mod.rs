@@ -51,7 +51,9 @@ pub use needs::Needs;
 pub use ports::Port;
 pub use told::{skip, tell};
 pub use tools::{helm, kubectl};
-pub use wait::{Condition, History, PATIENCE, condition, eventually, is_busy, until, until_condition, until_gone, until_listed};
+pub use wait::{
+    Condition, History, PATIENCE, Refusal, condition, eventually, is_busy, made, until, until_condition, until_gone, until_listed,
+};
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},

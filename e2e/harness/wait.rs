@@ -153,6 +153,34 @@ pub fn is_busy(code: u16, message: &str) -> bool {
     code >= 500 && late.iter().chain(&etcd).any(|words| message.contains(words))
 }
 
+/// An answer that is no success, by its HTTP status and words; `None` where nobody answered.
+pub trait Refusal {
+    fn answer(&self) -> Option<(u16, &str)>;
+}
+
+impl Refusal for kube::Error {
+    fn answer(&self) -> Option<(u16, &str)> {
+        if let Self::Api(status) = self { Some((status.code, &status.message)) } else { None }
+    }
+}
+
+/// Has something made, and asks again where there was no verdict, on a machine that is too busy for one. `None` is what was answered too
+/// late and was made all the same.
+pub async fn made<T, E: Refusal>(mut ask: impl AsyncFnMut() -> Result<T, E>) -> Result<Option<T>, E> {
+    let (deadline, mut was_late) = (Instant::now() + PATIENCE, false);
+    loop {
+        let refused = match ask().await {
+            Ok(made) => return Ok(Some(made)),
+            Err(refused) => refused,
+        };
+        match refused.answer() {
+            Some((code, message)) if is_busy(code, message) && Instant::now() < deadline => was_late = true,
+            Some((409, _)) if was_late => return Ok(None),
+            _ => return Err(refused),
+        }
+    }
+}
+
 /// Tries again and again until it succeeds; for what cannot be watched (HTTP, files, processes).
 pub async fn eventually<T, F: Future<Output = Result<T, String>>>(what: &str, mut attempt: impl FnMut() -> F) -> T {
     let deadline = Instant::now() + PATIENCE;

@@ -62,7 +62,7 @@ fn twin(scene: &Scene, facts: &ImageFacts) -> Option<String> {
 /// R5: a DataVolume of the golden's name that is not ours. The controller decides whether it is adopted, so this is a warning.
 fn conflict(scene: &Scene, golden: &str) -> Option<String> {
     let volume = scene.volumes.get(&scene.catalog, golden)?;
-    let is_ours = texts(volume.metadata.labels.as_ref()).get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE);
+    let is_ours = marks::is_marked(&texts(volume.metadata.labels.as_ref()));
     (!is_ours).then(|| {
         format!(
             "a DataVolume {}/{golden} is there already and is not managed by the catalog: with the same source it is taken over, else the image will say NameConflict (R5)",

@@ -18,7 +18,7 @@ use crate::{
         marks,
     },
     world::{
-        evidence::{is_guarded, texts},
+        evidence::{goes_with, is_guarded, texts},
         facts,
         ledger::{GoldenKey, Storage},
     },
@@ -125,9 +125,10 @@ async fn holds(request: &Request, old: &Object, name: &str, scene: &Scene, live:
     let (claim, volume) = if request.kind.kind == "DataVolume" {
         let volume: DataVolume = review::read(old)?;
         // A PVC of the name that is neither a golden, nor on record, nor goes with the DataVolume is nothing of its.
-        let goes_with =
-            |claim: &Claim| claim.metadata.owner_references.iter().flatten().any(|owner| Some(&owner.uid) == volume.metadata.uid.as_ref());
-        let is_its = |claim: &Claim| is_guarded(&claim.metadata, &scene.catalog) || is_recorded(claim) || goes_with(claim);
+        let is_its = |claim: &Claim| {
+            let meta = &claim.metadata;
+            is_guarded(meta, &scene.catalog) || is_recorded(claim) || goes_with(meta, volume.metadata.uid.as_deref())
+        };
         let Some(claim) = live.claim(name).await?.filter(is_its) else { return Ok(Holds::Nothing) };
         (claim, Some(volume))
     } else {

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 
 use crate::{
-    api::{ConditionType, DeletionPolicy, GoldenImage, TargetStatus, find_condition, parse_image},
+    api::{ConditionType, GoldenImage, TargetStatus, find_condition, parse_image},
     model::{DiskSize, VolumeMode},
     rules::{
         Reason,
@@ -58,13 +58,12 @@ impl ImageFacts {
     pub fn of(image: &GoldenImage) -> Self {
         let status = image.status.clone().unwrap_or_default();
         let parsed = parse_image(image).ok();
-        let resolved = status.schematic_id.as_ref().and_then(|id| id.parse().ok());
+        let resolved = status.resolved_schematic();
         let identity = parsed.as_ref().and_then(|image| image.identity(resolved.as_ref())).map(|identity| identity.to_string());
         // A golden that is to go, and is not there, is made for nobody.
-        let is_deleted = image.metadata.deletion_timestamp.is_some() && image.spec.deletion_policy == Some(DeletionPolicy::Delete);
         let retired = match image.spec.retire {
             Some(true) => Some((Reason::Retired, "The image is retired".to_owned())),
-            _ => is_deleted.then(|| (Reason::Retiring, "The image is being deleted".to_owned())),
+            _ => image.is_deleted_with_goldens().then(|| (Reason::Retiring, "The image is being deleted".to_owned())),
         };
         let of_image = stalled(&status.conditions);
         // The image's Stalled repeats the one of its worst target, which is nothing to the others.

@@ -115,6 +115,13 @@ pub struct GoldenImageSpec {
     pub deletion_policy: Option<DeletionPolicy>,
 }
 
+impl GoldenImage {
+    /// Whether it is being deleted with the policy that takes its goldens along (R24).
+    pub fn is_deleted_with_goldens(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some() && self.spec.deletion_policy == Some(DeletionPolicy::Delete)
+    }
+}
+
 /// What becomes of goldens when their GoldenImage is deleted.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeletionPolicy {

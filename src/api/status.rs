@@ -9,7 +9,7 @@ use super::{
     spec::VirtualMachineDefaultsSpec,
 };
 use crate::{
-    model::Image,
+    model::{Image, SchematicId},
     rules::{Freeze, Reason},
 };
 
@@ -73,6 +73,11 @@ pub struct GoldenImageStatus {
 }
 
 impl GoldenImageStatus {
+    /// The ID that a factory gave for the image's schematic document, or that is given, where it is on record.
+    pub fn resolved_schematic(&self) -> Option<SchematicId> {
+        self.schematic_id.as_ref()?.parse().ok()
+    }
+
     /// Whether the golden of this class, as a target of the spec names it, is on record.
     pub fn has_golden(&self, requested_class: &str) -> bool {
         self.targets.iter().any(|target| target.requested_class == requested_class && target.golden.is_some())

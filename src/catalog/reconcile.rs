@@ -93,18 +93,7 @@ pub struct Plan {
 pub fn plan(list: &List, existing: &[GoldenImage], list_id: &str) -> Plan {
     let mut plan = Plan::default();
     let by_name: BTreeMap<String, &GoldenImage> = existing.iter().map(|object| (object.name_any(), object)).collect();
-    let mut owners: BTreeMap<Sameness, Precedence> = BTreeMap::new();
-    for object in existing {
-        let resolved = object.status.as_ref().and_then(|status| status.schematic_id.as_ref()).and_then(|id| id.parse().ok());
-        for same in parse_image(object).iter().flat_map(|image| Sameness::of(image, resolved.as_ref())) {
-            // Where two objects are one image already, one of them counts as the first (R3).
-            let place = precedence(object);
-            let first = owners.entry(same).or_insert_with(|| place.clone());
-            if place < *first {
-                *first = place;
-            }
-        }
-    }
+    let mut owners = owners(existing);
 
     // Whose entry is wrong: that is not dropped. Which image it is that has no name either, nobody knows.
     let (mut wrong, mut is_any_nameless) = (BTreeSet::new(), false);
@@ -155,8 +144,24 @@ pub fn plan(list: &List, existing: &[GoldenImage], list_id: &str) -> Plan {
     plan
 }
 
+/// Who has each image, by all that one can be known by: where two objects are one image already, one of them counts as the first (R3).
+pub fn owners(existing: &[GoldenImage]) -> BTreeMap<Sameness, Precedence> {
+    let mut owners: BTreeMap<Sameness, Precedence> = BTreeMap::new();
+    for object in existing {
+        let resolved = object.status.as_ref().and_then(GoldenImageStatus::resolved_schematic);
+        for same in parse_image(object).iter().flat_map(|image| Sameness::of(image, resolved.as_ref())) {
+            let place = precedence(object);
+            let first = owners.entry(same).or_insert_with(|| place.clone());
+            if place < *first {
+                *first = place;
+            }
+        }
+    }
+    owners
+}
+
 /// The place of an object among those that are the same image (R3).
-pub fn precedence(object: &GoldenImage) -> Precedence {
+fn precedence(object: &GoldenImage) -> Precedence {
     let has_golden = object.status.as_ref().is_some_and(|status| status.targets.iter().any(|target| target.golden.is_some()));
     Precedence::new(object.name_any(), object.creation_timestamp().map(|at| at.0.as_second()), has_golden)
 }

@@ -116,7 +116,7 @@ async fn retire_golden(client: Client, images: &Api<GoldenImage>, arguments: &Re
     let (name, catalog) = (&arguments.name, &arguments.catalog_namespace);
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client, catalog);
     let claim = claims.get_opt(name).await.map_err(|error| failure("read golden", name, &error))?;
-    let claim = claim.filter(|claim| claim.labels().get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE));
+    let claim = claim.filter(|claim| marks::is_marked(claim.labels()));
     let Some(claim) = claim else {
         return Err(Failure::new(format!("there is neither a GoldenImage {name} nor a golden {catalog}/{name}")));
     };

@@ -26,6 +26,7 @@ use crate::{
     model::{Digest, GoldenName, HttpUrl, Image, redact},
     rules::{Answer, Reason, marks, refusal},
     spool::{Grant, Registry},
+    world::evidence::goes_with,
 };
 
 /// What acting needs.
@@ -367,10 +368,7 @@ impl Hands {
     pub async fn delete_empty_volume(&self, memory: &Memory, image_uid: &str, golden: &GoldenName, uid: &str) -> Result<bool, ActError> {
         let claims: Api<Claim> = Api::namespaced(self.client.clone(), &self.catalog);
         let claim = claims.get_metadata_opt(golden.as_str()).await.map_err(failed(format!("a look at the PVC {golden}")))?;
-        let is_held = claim.is_some_and(|claim| {
-            let is_marked = claim.labels().get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE);
-            is_marked || claim.owner_references().iter().any(|owner| owner.uid == uid)
-        });
+        let is_held = claim.is_some_and(|claim| marks::is_marked(claim.labels()) || goes_with(&claim.metadata, Some(uid)));
         if !is_held {
             self.delete_volume(memory, image_uid, golden, uid).await?;
         }

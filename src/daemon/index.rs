@@ -10,7 +10,7 @@ use std::{
 use kube::ResourceExt as _;
 
 use crate::{
-    api::{GoldenImage, parse_image},
+    api::{GoldenImage, GoldenImageStatus, parse_image},
     rules::Precedence,
 };
 
@@ -40,7 +40,7 @@ impl Row {
         let status = object.status.as_ref();
         let made: BTreeSet<_> =
             status.map(|status| status.targets.iter().filter_map(|target| target.golden.clone()).collect()).unwrap_or_default();
-        let resolved = status.and_then(|status| status.schematic_id.as_ref()).and_then(|id| id.parse().ok());
+        let resolved = status.and_then(GoldenImageStatus::resolved_schematic);
         let image = parse_image(object).ok();
         let mut wanted = BTreeSet::new();
         for (index, target) in

@@ -63,6 +63,9 @@ pub(super) struct Leader {
     pub served: Arc<numbers::Served>,
 }
 
+/// How often a new term looks whether what it waits for is there.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// Takes the spool's port. Only for as long as this replica leads: whoever is led to another one then is refused at once, and tries again
 /// soon, where the kernel would else take the connection and keep it waiting for nobody.
 pub(super) fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
@@ -155,10 +158,7 @@ impl Leader {
         let losses = loop {
             let losses = crd::usable(&mut seen).await;
             let mut waiting = Waiting::begin(Instant::now());
-            while let Some(kind) = self.shared.cluster.unknown() {
-                waiting.tell(&format!("the {kind} have not been listed yet"));
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+            self.all_is_listed(&mut waiting).await;
             let lacked = losses > self.read_after.load(Ordering::Relaxed);
             crd::read_anew(client, &self.shared.cluster.images, self.images.as_deref(), lacked).await;
             self.read_after.store(losses, Ordering::Relaxed);
@@ -173,6 +173,14 @@ impl Leader {
         losses
     }
 
+    /// Waits until every kind has been listed: unknown is not none.
+    async fn all_is_listed(&self, waiting: &mut Waiting) {
+        while let Some(kind) = self.shared.cluster.unknown() {
+            waiting.tell(&format!("the {kind} have not been listed yet"));
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
     /// What a leader does once it can.
     async fn work(&self, writer: Client, stop: CancellationToken) -> Result<(), Fatal> {
         let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(writer.clone(), &self.arguments.namespace);
@@ -180,15 +188,15 @@ impl Leader {
         let key = SpoolKey::from_bytes(key.as_bytes()).map_err(|error| Fatal::Other(error.to_string()))?;
         let registry = Registry::new(key);
         self.served.count(registry.clone());
-        let mut waiting = Waiting::begin(Instant::now());
-        loop {
-            match (self.shared.cluster.unknown(), self.resolver.served()) {
-                (Some(kind), _) => waiting.tell(&format!("the {kind} have not been listed yet")),
-                (None, None) => waiting.tell("the spool's certificate is not issued yet"),
-                (None, Some(_)) => break,
+        let ready = async {
+            let mut waiting = Waiting::begin(Instant::now());
+            while self.resolver.served().is_none() {
+                waiting.tell("the spool's certificate is not issued yet");
+                tokio::time::sleep(LOOK).await;
             }
-            tokio::select! { () = stop.cancelled() => return Ok(()), () = tokio::time::sleep(Duration::from_millis(50)) => {} }
-        }
+            self.all_is_listed(&mut waiting).await;
+        };
+        tokio::select! { () = stop.cancelled() => return Ok(()), () = ready => {} }
         let resolver = Arc::clone(&self.resolver);
         let hands = Hands {
             client: writer.clone(),

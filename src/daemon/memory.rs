@@ -141,11 +141,7 @@ impl ImageMemory {
 
     /// The spool's volume kept it from being looked at. Gives whether that is to be told now, whatever failed before.
     pub fn is_to_tell_of_spool(&mut self, now: Instant) -> bool {
-        let is_due = self.spool_told.left(now).is_none();
-        if is_due {
-            self.spool_told.rest(now, TOLD_OF_SPOOL);
-        }
-        is_due
+        self.spool_told.comes_due(now, TOLD_OF_SPOOL)
     }
 
     /// Remembers what the API server answered to a write.

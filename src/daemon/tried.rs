@@ -36,6 +36,15 @@ impl Tried {
         self.next = Some(now + wait);
     }
 
+    /// Whether it may be tried; where it may, it is left alone for so long from `now` on.
+    pub(super) fn comes_due(&mut self, now: Instant, wait: Duration) -> bool {
+        let is_due = self.left(now).is_none();
+        if is_due {
+            self.rest(now, wait);
+        }
+        is_due
+    }
+
     /// How often it failed in a row.
     pub(super) const fn failures(&self) -> u32 {
         self.failures
@@ -68,11 +77,7 @@ impl Waiting {
     }
 
     fn is_due(&mut self, now: Instant) -> bool {
-        let is_due = self.0.left(now).is_none();
-        if is_due {
-            self.0.rest(now, Self::AGAIN);
-        }
-        is_due
+        self.0.comes_due(now, Self::AGAIN)
     }
 }
 

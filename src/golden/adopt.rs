@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt as _;
 
-use super::{Action, ClaimView, DataVolumeView, GoldenView, ObservedTarget, decide::Draft, target::TargetState};
+use super::{Action, ClaimView, DataVolumeView, GoldenView, ObservedTarget, decide::Draft, import::conflict, target::TargetState};
 use crate::{
     api::{GoldenImageStatus, TargetStatus},
     foreign::{Claim, DataVolume},
@@ -25,14 +25,13 @@ pub fn stranger(volume: Option<&DataVolume>, claim: Option<&Claim>, provenance: 
     let labels = [claim.map(|claim| claim.labels()), volume.map(|volume| volume.labels())];
     let consents = annotations.into_iter().flatten().filter_map(|annotations| annotations.get(marks::ADOPT)).map(String::as_str);
     let consent = Consent::read(consents, uid.as_deref());
-    let has_mark = |labels: &&BTreeMap<String, String>| labels.get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE);
-    let is_marked = labels.into_iter().flatten().any(|labels| has_mark(&labels));
+    let is_marked = labels.into_iter().flatten().any(marks::is_marked);
     // The name of an image is a hoster's to change: the mark of this identity under another name is this image still. One of another
     // identity is not, whatever consent was written on it when that one took it over.
     let is_of_identity =
         |labels: &BTreeMap<String, String>| identity.is_some() && labels.get(marks::IDENTITY).map(String::as_str) == identity;
-    let is_this_image = is_marked && labels.into_iter().flatten().all(|labels| has_mark(&labels) && is_of_identity(labels));
-    let of_another = labels.into_iter().flatten().filter(has_mark).find_map(|labels| {
+    let is_this_image = is_marked && labels.into_iter().flatten().all(|labels| marks::is_marked(labels) && is_of_identity(labels));
+    let of_another = labels.into_iter().flatten().filter(|labels| marks::is_marked(labels)).find_map(|labels| {
         let other = labels.get(marks::IDENTITY).filter(|other| identity.is_some_and(|own| own != other.as_str()))?;
         let image = labels.get(marks::IMAGE).map_or("another image", String::as_str);
         Some(Origin::Other(format!("it carries the mark of {image} (identity {other})")))
@@ -169,8 +168,10 @@ pub(super) fn progress(
         return Some(TargetState::trouble(Reason::ClaimLost, format!("The PVC {golden} is not bound to a volume.")));
     };
     // What it was made from stands on it, as on a golden that has the image's name.
-    if let Some(difference) = super::import::unlike(draft, claim, view).filter(|_| found.origin == Origin::ThisImage) {
-        return Some(TargetState::trouble(Reason::NameConflict, format!("The golden {golden} is there and {difference}.")));
+    if found.origin == Origin::ThisImage
+        && let Some(conflict) = conflict(draft, golden, claim, view)
+    {
+        return Some(conflict);
     }
     Some(take(draft, golden, view, claim, status))
 }
@@ -178,7 +179,7 @@ pub(super) fn progress(
 /// What is written on an adopted golden's DataVolume and PVC: our marks as far as they are known (nobody can say afterwards what
 /// the bytes were), and that Helm keeps it. A text that we do not have stays as its former owner wrote it.
 pub fn marks_of(image: &Image, status: &GoldenImageStatus, target: &TargetStatus) -> marks::Marks {
-    let schematic_id: Option<SchematicId> = status.schematic_id.as_ref().and_then(|id| id.parse().ok());
+    let schematic_id = status.resolved_schematic();
     let (talos_version, source_url) = match &image.source {
         Source::TalosFactory(talos) => (Some(talos.version.to_string()), talos.factory_url.public()),
         Source::Http { url, .. } => (None, url.public()),

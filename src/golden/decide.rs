@@ -337,7 +337,7 @@ fn begin<'a>(observed: &'a Observed, settings: &'a Settings, image: &'a Image, n
         crate::model::Source::TalosFactory(talos) => talos.schematic.id().cloned(),
         _ => None,
     };
-    let schematic_id = given.or_else(|| status.schematic_id.as_ref().and_then(|id| id.parse().ok()));
+    let schematic_id = given.or_else(|| status.resolved_schematic());
     status.schematic_id = schematic_id.as_ref().map(ToString::to_string);
     let identity = image.identity(schematic_id.as_ref());
     status.identity = identity.as_ref().map(ToString::to_string);

@@ -333,6 +333,12 @@ pub(super) fn unlike(draft: &Draft<'_>, claim: &ClaimView, view: &ObservedTarget
         .then(|| format!("was made from {}, not from {wanted}", claim.artifact_digest.as_deref().unwrap_or("an unknown download")))
 }
 
+/// What is told of a golden that is there and is not what is wanted.
+pub(super) fn conflict(draft: &Draft<'_>, golden: &GoldenName, claim: &ClaimView, view: &ObservedTarget) -> Option<TargetState> {
+    let difference = unlike(draft, claim, view)?;
+    Some(TargetState::trouble(Reason::NameConflict, format!("The golden {golden} is there and {difference}.")))
+}
+
 /// A golden that is finished: on record as such, where it is what this image would have made.
 pub(super) fn finished(
     draft: &mut Draft<'_>,
@@ -341,10 +347,7 @@ pub(super) fn finished(
     view: &ObservedTarget,
     status: &mut TargetStatus,
 ) -> TargetState {
-    match unlike(draft, claim, view) {
-        Some(difference) => TargetState::trouble(Reason::NameConflict, format!("The golden {golden} is there and {difference}.")),
-        None => succeeded(draft, golden, claim, view, status),
-    }
+    conflict(draft, golden, claim, view).unwrap_or_else(|| succeeded(draft, golden, claim, view, status))
 }
 
 /// The import is over: the claim's UID and what storage made of the order are put on record, once and for all.

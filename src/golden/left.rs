@@ -22,8 +22,8 @@ const NOT_UNFINISHED: [&str; 4] = ["Succeeded", "Failed", "Unknown", "Paused"];
 pub fn unfinished_of<'a>(volume: &'a DataVolume, claim: Option<&Claim>, catalog: &str) -> Option<&'a str> {
     let meta = &volume.metadata;
     let (labels, annotations) = (texts(meta.labels.as_ref()), texts(meta.annotations.as_ref()));
-    let is = |key: &str, value: &str| labels.get(key).is_some_and(|found| found == value);
-    let is_ours = is(marks::GOLDEN, marks::GOLDEN_VALUE) && is(MANAGED_BY, MANAGER) && annotations.contains_key(marks::DISK_DIGEST);
+    let is_made_here = labels.get(MANAGED_BY).is_some_and(|manager| manager == MANAGER);
+    let is_ours = marks::is_marked(&labels) && is_made_here && annotations.contains_key(marks::DISK_DIGEST);
     let phase = volume.status.read()?.phase.as_deref().unwrap_or_default();
     let is_unfinished = !NOT_UNFINISHED.contains(&phase) && meta.deletion_timestamp.is_none();
     let never_held_a_disk = claim.is_none_or(|claim| {

@@ -136,7 +136,7 @@ pub fn target(
     let requested = spec.requested_class().to_owned();
     let recorded = status.targets.iter().find(|target| target.requested_class == requested);
     let class = class_choice(spec, recorded, storage, |name| cluster.profiles.get("", name));
-    let schematic_id = status.schematic_id.as_ref().and_then(|id| id.parse().ok());
+    let schematic_id = status.resolved_schematic();
     let class_name = match &class {
         ClassChoice::Found(found) => Some(&found.name),
         ClassChoice::NoDefault | ClassChoice::Missing(_) => None,

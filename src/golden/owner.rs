@@ -3,13 +3,13 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::{
-    api::{GoldenImage, parse_image},
-    model::{Image, Schematic, Source},
+    api::{GoldenImage, GoldenImageStatus, parse_image},
+    model::Image,
     rules::{
         marks,
         whose::{self, Whose, whose},
     },
-    source::local_schematic_id,
+    source::certain_schematic_id,
     world::evidence::texts,
 };
 
@@ -28,11 +28,15 @@ impl<'a> Owner<'a> {
     /// Of this object.
     pub fn of(object: &'a GoldenImage) -> Self {
         let parsed = parse_image(object).ok();
-        let resolved = object.status.as_ref().and_then(|status| status.schematic_id.as_ref()?.parse().ok());
+        let resolved = object.status.as_ref().and_then(GoldenImageStatus::resolved_schematic);
         let identity = parsed.as_ref().and_then(|image| image.identity(resolved.as_ref())).map(|identity| identity.to_string());
         // A spec that this version cannot read was read by the one that made the golden.
         let identity = identity.or_else(|| object.status.as_ref()?.identity.clone().filter(|_| parsed.is_none()));
-        let likely = parsed.as_ref().filter(|_| identity.is_none()).and_then(likely_identity);
+        let likely = || {
+            let image = parsed.as_ref()?;
+            image.identity(certain_schematic_id(&image.source).as_ref()).map(|identity| identity.to_string())
+        };
+        let likely = if identity.is_none() { likely() } else { None };
         Self { object, parsed, identity, likely }
     }
 
@@ -67,13 +71,6 @@ impl<'a> Owner<'a> {
         let targets = self.object.status.iter().flat_map(|status| &status.targets);
         targets.filter_map(|target| Some((target.golden.as_deref()?, target.claim_uid.as_deref())))
     }
-}
-
-/// The identity of an image with a schematic document, by the ID that we compute for it.
-fn likely_identity(image: &Image) -> Option<String> {
-    let Source::TalosFactory(talos) = &image.source else { return None };
-    let Schematic::Document(document) = &talos.schematic else { return None };
-    image.identity(Some(&local_schematic_id(document)?)).map(|identity| identity.to_string())
 }
 
 #[cfg(test)]

@@ -328,10 +328,15 @@ fn controlling<'a>(view: &'a ObservedTarget, claim: &ClaimView) -> Option<&'a Da
     view.golden.volume.as_ref().filter(|volume| claim.heeds(volume))
 }
 
+/// The claim of a golden on record that is there to stay.
+fn standing<'a>(view: &'a ObservedTarget, status: &TargetStatus) -> Option<&'a ClaimView> {
+    let is_recorded = |claim: &&ClaimView| status.claim_uid.as_ref() == Some(&claim.uid) && status.started_time.is_none();
+    view.golden.claim.as_ref().filter(is_recorded).filter(|claim| !claim.terminating)
+}
+
 /// Our marks on a golden on record, where it lacks any. Who may clone it is among them, because its image may go before it does (R18, R24).
 pub(super) fn missing_marks(image: &Image, golden: &GoldenName, view: &ObservedTarget, status: &TargetStatus) -> Option<Action> {
-    let is_recorded = |claim: &&ClaimView| status.claim_uid.as_ref() == Some(&claim.uid) && status.started_time.is_none();
-    let claim = view.golden.claim.as_ref().filter(is_recorded).filter(|claim| !claim.terminating)?;
+    let claim = standing(view, status)?;
     let volume = controlling(view, claim);
     let says_who = |found: &Option<String>| Access::read(found.as_deref()).as_ref() == Some(&image.access);
     // What was taken over by a former release does not say yet that this very claim was: a copy of it would be believed.
@@ -350,8 +355,7 @@ pub(super) fn missing_marks(image: &Image, golden: &GoldenName, view: &ObservedT
 /// A golden that an image has again is not asked to go any more: what asked for that would count when the image is deleted, and was to
 /// leave its goldens.
 fn forget_request(golden: &GoldenName, view: &ObservedTarget, status: &TargetStatus) -> Option<Action> {
-    let is_recorded = |claim: &&ClaimView| status.claim_uid.as_ref() == Some(&claim.uid) && status.started_time.is_none();
-    let claim = view.golden.claim.as_ref().filter(is_recorded).filter(|claim| claim.is_asked_to_go && !claim.terminating)?;
+    let claim = standing(view, status).filter(|claim| claim.is_asked_to_go)?;
     Some(Action::ForgetRequest { golden: golden.clone(), claim_uid: claim.uid.clone() })
 }
 

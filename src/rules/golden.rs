@@ -38,7 +38,7 @@ pub fn is_temporary(object: ObjectMarks<'_>, catalog_namespace: &str) -> bool {
 ///
 /// Its DataVolume is not asked for: CDI before v1.62 took that away after success, and a golden that nothing records any more is fenced still.
 pub fn is_guarded(object: ObjectMarks<'_>, catalog_namespace: &str) -> bool {
-    object.labels.get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE) && !is_temporary(object, catalog_namespace)
+    marks::is_marked(object.labels) && !is_temporary(object, catalog_namespace)
 }
 
 /// A golden's DataVolume as observed.

@@ -18,6 +18,13 @@ pub const PREFIX: &str = mark!("");
 pub const GOLDEN: &str = mark!("golden");
 /// The value of the label [`GOLDEN`].
 pub const GOLDEN_VALUE: &str = "true";
+
+/// Whether an object of the catalog namespace carries *our mark*, by its labels. CDI copies labels onto its temporaries: what the fence is
+/// around, [`super::golden::is_guarded`] says.
+pub fn is_marked(labels: &BTreeMap<String, String>) -> bool {
+    labels.get(GOLDEN).is_some_and(|value| value == GOLDEN_VALUE)
+}
+
 /// Label: the GoldenImage's name.
 pub const IMAGE: &str = mark!("image");
 /// Label: the image's identity.

@@ -34,8 +34,7 @@ pub fn whose(owner: Owner<'_>, labels: &BTreeMap<String, String>, uid: Option<&s
     if owner.recorded.is_some() && owner.recorded == uid {
         return Whose::Its;
     }
-    let is = |key: &str, value: &str| labels.get(key).is_some_and(|found| found == value);
-    if !is(marks::GOLDEN, marks::GOLDEN_VALUE) || !is(marks::IMAGE, owner.name) {
+    if !marks::is_marked(labels) || labels.get(marks::IMAGE).is_none_or(|image| image != owner.name) {
         return Whose::Another;
     }
     match (labels.get(marks::IDENTITY), owner.identity) {

@@ -67,7 +67,7 @@ pub use probe::Peeked;
 pub use proxy::{NoProxy, ProxySettings, ProxyUrl};
 pub use range::Validator;
 pub use registry::{ContainerImage, Layer, Registry, RegistryFault};
-pub use schematic::{canonical_yaml, local_schematic_id};
+pub use schematic::{canonical_yaml, certain_schematic_id, local_schematic_id};
 pub use settings::{Caps, Deadlines, EgressSettings};
 pub use talos::{SchematicRequest, image_url};
 use tls::Trusts;

@@ -10,11 +10,20 @@ mod yaml;
 use serde_json::{Map, Value};
 use yaml::Scalar;
 
-use crate::model::{Digest, SchematicId};
+use crate::model::{Digest, Schematic, SchematicId, Source};
 
 /// The ID that factories give to `document`, where that is certain.
 pub fn local_schematic_id(document: &Value) -> Option<SchematicId> {
     Digest::of(canonical_yaml(document)?.as_bytes()).hex().parse().ok()
+}
+
+/// The ID of a source's schematic, where it is given, or where the one that factories give is certain.
+pub fn certain_schematic_id(source: &Source) -> Option<SchematicId> {
+    let Source::TalosFactory(talos) = source else { return None };
+    match &talos.schematic {
+        Schematic::Id(id) => Some(id.clone()),
+        Schematic::Document(document) => local_schematic_id(document),
+    }
 }
 
 /// The document in the form whose sha256 is its ID; `None` where that form is not certain: an unknown field, a value of

@@ -92,6 +92,11 @@ pub fn is_guarded(meta: &ObjectMeta, catalog_namespace: &str) -> bool {
     golden::is_guarded(object_marks(meta, &labels, &annotations), catalog_namespace)
 }
 
+/// Whether an object goes with its owner of this UID, as the garbage collector reads it.
+pub fn goes_with(meta: &ObjectMeta, owner: Option<&str>) -> bool {
+    owner.is_some_and(|uid| meta.owner_references.iter().flatten().any(|reference| reference.uid == uid))
+}
+
 /// The pool of a VirtualMachine's disks: by its labels, else it is the pool itself.
 pub fn machine_clue(machine: &VirtualMachine) -> Pool {
     let own = machine.metadata.namespace.as_deref().unwrap_or_default();
@@ -233,8 +238,7 @@ impl Observe for Claim {
         };
         let former_class = annotations.get(marks::FORMER_CLASS).cloned();
         facts.class = former_class.or_else(|| self.spec.read()?.storage_class_name.clone()).filter(|class| !class.is_empty());
-        let driver = ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
-        facts.driver = driver.iter().find_map(|key| annotations.get(*key)).cloned();
+        facts.driver = [marks::PROVISIONER, marks::BETA_PROVISIONER].iter().find_map(|key| annotations.get(*key)).cloned();
         let is_cloned_from_catalog = source_namespace == Some(catalog_namespace);
         let is_of_a_machine = labels.contains_key(marks::KUBEVIRT_CREATED_BY);
         let is_kept = !facts.references.is_empty() || is_cloned_from_catalog || is_of_a_machine || belongs_to_workers(&facts.pool);

@@ -15,7 +15,7 @@ use crate::{
         VirtualMachine, VolumeCloneSource, VolumeSnapshot, WorkerClass,
     },
     rules::clone::{Known, Unknown},
-    run::{api_error, backoff::Backoff},
+    run::{api_error, backoff::Backoff, client::READ_TIMEOUT},
 };
 
 /// Objects in a page.
@@ -69,7 +69,7 @@ async fn ask<K: Observe>(client: &Client, request: &Request, params: &ListParams
     loop {
         tries += 1;
         let asked = request.list(params).map_err(|error| failed::<K>(&error))?;
-        match tokio::time::timeout(Duration::from_secs(65), client.request_text(asked)).await {
+        match tokio::time::timeout(READ_TIMEOUT, client.request_text(asked)).await {
             Ok(Ok(text)) => return Ok(Some(text)),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(None),
             Ok(Err(error)) if tries < TRIES && may_pass(&error) => tokio::time::sleep(PAUSES.grown(tries)).await,

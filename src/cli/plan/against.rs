@@ -10,12 +10,12 @@ use super::{
 };
 use crate::{
     api::{GoldenImage, parse_image},
-    catalog::precedence,
+    catalog::owners,
     cli::Failure,
     foreign::{Claim, DataVolume},
     golden::{Foretold, foretell, observe, wanted},
     model::{Identity, Image, Sameness, SchematicId, Target},
-    rules::{Freeze, Precedence, Reason, duplicate_message, frozen_changes, frozen_message, taken_name_message},
+    rules::{Freeze, Reason, duplicate_message, frozen_changes, frozen_message, taken_name_message},
 };
 
 /// What is there.
@@ -55,18 +55,10 @@ impl Live {
 
 /// Adds to a report what the cluster says. `ids` are the schematics' IDs, one a candidate, as far as they are known.
 pub(super) fn hold_against(report: &mut Report, candidates: &[Candidate], ids: &[Option<SchematicId>], live: &Live) {
-    let mut owners: BTreeMap<Sameness, Precedence> = BTreeMap::new();
+    let owners = owners(&live.images);
     let mut goldens: BTreeMap<String, String> = BTreeMap::new();
     for object in &live.images {
         let status = object.status.as_ref();
-        let resolved = status.and_then(|status| status.schematic_id.as_ref()).and_then(|id| id.parse().ok());
-        for same in parse_image(object).iter().flat_map(|image| Sameness::of(image, resolved.as_ref())) {
-            let place = precedence(object);
-            let first = owners.entry(same).or_insert_with(|| place.clone());
-            if place < *first {
-                *first = place;
-            }
-        }
         let made = status.map(|status| status.targets.as_slice()).unwrap_or_default().iter().filter_map(|target| target.golden.clone());
         goldens.extend(made.map(|golden| (golden, object.name_any())));
     }

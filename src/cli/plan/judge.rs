@@ -8,14 +8,14 @@ use super::input::Candidate;
 use crate::{
     cli::Exit,
     intake::{Extent, Seen},
-    model::{DiskSize, Image, Sameness, Schematic, SchematicId, Source, VolumeMode},
+    model::{DiskSize, Image, Sameness, SchematicId, VolumeMode},
     rules::{
         Reason,
         class::Shape,
         duplicate_message, moving_source_warnings,
         size::{Overheads, Volume, golden_size},
     },
-    source::local_schematic_id,
+    source::certain_schematic_id,
 };
 
 /// What upstream said about one image.
@@ -206,13 +206,7 @@ fn local_id(candidate: &Candidate, peek: &Peek) -> Option<SchematicId> {
     if let Peek::Served(Served { schematic_id: Some(id), .. }) = peek {
         return Some(id.clone());
     }
-    match &candidate.image.as_ref().ok()?.source {
-        Source::TalosFactory(talos) => match &talos.schematic {
-            Schematic::Document(document) => local_schematic_id(document),
-            Schematic::Id(id) => Some(id.clone()),
-        },
-        _ => None,
-    }
+    certain_schematic_id(&candidate.image.as_ref().ok()?.source)
 }
 
 /// R3 over all files, and one name for one image: the later is refused, naming the first.

@@ -218,7 +218,7 @@ impl Term {
 /// What a golden was ordered with, from what is on record.
 fn order_of(image: &Image, status: &GoldenImageStatus, golden: &GoldenName) -> Option<ImportOrder> {
     let target = status.targets.iter().find(|target| target.golden.as_deref() == Some(golden.as_str()))?;
-    let schematic_id = status.schematic_id.as_ref().and_then(|id| id.parse().ok());
+    let schematic_id = status.resolved_schematic();
     Some(ImportOrder {
         golden: golden.clone(),
         disk: status.disk.as_ref()?.digest.parse().ok()?,

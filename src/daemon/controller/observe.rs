@@ -36,7 +36,7 @@ impl Term {
         let status = object.status.clone().unwrap_or_default();
         let name = object.name_any();
         let parsed = parse_image(object);
-        let resolved = status.schematic_id.as_ref().and_then(|id| id.parse().ok());
+        let resolved = status.resolved_schematic();
         let identity = parsed.as_ref().ok().and_then(|image| image.identity(resolved.as_ref()));
         let (mut targets, mut leaving) = (Vec::new(), Vec::new());
         if let Ok(image) = &parsed {

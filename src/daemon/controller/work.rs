@@ -63,7 +63,7 @@ impl Term {
 
     /// Fetches and verifies the artifact into the spool.
     pub(super) fn fetch(&self, uid: &str, image: &Image, status: &GoldenImageStatus, largest_target: Option<DiskSize>) {
-        let schematic_id = status.schematic_id.as_ref().and_then(|id| id.parse().ok());
+        let schematic_id = status.resolved_schematic();
         let Some(identity) = image.identity(schematic_id.as_ref()) else { return };
         let (intake, metrics) = (self.shared.intake.clone(), Arc::clone(&self.shared.metrics));
         let secret = self.secret_of(image);

@@ -9,7 +9,7 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 
 use super::marks::Refused;
 use crate::{
-    api::{DeletionPolicy, GoldenImage, TargetStatus},
+    api::{GoldenImage, TargetStatus},
     daemon::controller::Shared,
     fence::Wish,
     foreign::{Claim, DataVolume},
@@ -18,7 +18,7 @@ use crate::{
     rules::{fence::Fence, leaving::Place, marks, whose::Whose},
     world::{
         Cluster,
-        evidence::{is_guarded, texts},
+        evidence::{goes_with, is_guarded, texts},
         facts,
     },
 };
@@ -118,8 +118,7 @@ fn is_its(image: &GoldenImage, claim: &Claim) -> bool {
 /// Whether the DataVolume of a golden's name is the golden's: by our mark, or because the claim goes with it. One that somebody made beside
 /// a golden is nobody's to mark or delete (R7).
 fn is_goldens(volume: &DataVolume, claim: &Claim) -> bool {
-    let is_marked = texts(volume.metadata.labels.as_ref()).get(marks::GOLDEN).is_some_and(|value| value == marks::GOLDEN_VALUE);
-    is_marked || claim.owner_references().iter().any(|owner| Some(&owner.uid) == volume.metadata.uid.as_ref())
+    marks::is_marked(&texts(volume.metadata.labels.as_ref())) || goes_with(&claim.metadata, volume.metadata.uid.as_deref())
 }
 
 /// Whether the golden's own target was taken out, and another golden can stand in: `stands` is whether that one is there.
@@ -235,8 +234,7 @@ fn wish(claim: &Claim, image: Option<&GoldenImage>, is_leaving: bool) -> Wish {
 
 /// Whether an image's goldens are to go: retired, or deleted with the policy that takes them along.
 pub(in crate::daemon) fn is_to_go(image: &GoldenImage) -> bool {
-    let deleted = image.metadata.deletion_timestamp.is_some() && image.spec.deletion_policy == Some(DeletionPolicy::Delete);
-    image.spec.retire == Some(true) || deleted
+    image.spec.retire == Some(true) || image.is_deleted_with_goldens()
 }
 
 #[cfg(test)]
