@@ -408,6 +408,7 @@ async fn faults_of_the_daemon(
 
     // As the runbook says: deleted, a new one is there within a minute.
     secrets.delete("golden-catalog-spool-tls", &DeleteParams::default()).await.expect("deleted");
+    harness::until(secrets, "golden-catalog-spool-tls", "a new one is issued", |_: &Secret| true).await;
     prometheus.until_ends("GoldenImageCertificateExpiring", &[]).await;
     prometheus.until_ends("GoldenImageAdmissionUnreachable", &[]).await;
     (daemon, admission)

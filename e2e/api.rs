@@ -398,7 +398,12 @@ async fn a_stored_object_can_always_be_cleaned_up() {
 #[tokio::test]
 async fn kubectl_explains_and_shows_it_well() {
     let Some(cluster) = &cluster().await else { return };
-    let spec = cluster.kubectl(["explain", "goldenimages.spec"]).await.ok();
+    // The API server takes a new kind into its OpenAPI documents once a second.
+    let spec = harness::eventually("the kind is explained", async || {
+        let told = cluster.kubectl(["explain", "goldenimages.spec"]).await;
+        if told.code == Some(0) { Ok(told.stdout) } else { Err(told.stderr) }
+    })
+    .await;
     for words in ["source", "caBundleRef", "Exactly one member; immutable", "storage", "suspend"] {
         assert!(spec.contains(words), "{words}\n{spec}");
     }

@@ -481,6 +481,7 @@ async fn a_clone_that_does_not_move_is_told(scene: &Scene<'_>) {
             },
         }))
         .await;
+    scene.stage.cdi.until_pod(CATALOG, "debug").await;
     scene.apply(disk("held", from_golden(GOLDEN), json!({}))).await;
     scene.event("held", "CloneStuck", &["CloneSourceInUse", "cozy-public/debug"]).await;
     harness::eventually("explain says the same", async || {

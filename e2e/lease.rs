@@ -136,8 +136,10 @@ async fn paused(rounds: usize) {
     // The audit log says the same: who wrote changed once per round and never back within one.
     let requests = cluster.requests_since(mark).await;
     let taken = requests.iter().filter(|r| r.resource == "configmaps" && r.namespace == stage.namespace && r.is_write() && r.code < 300);
-    let mut writers: Vec<&str> = taken.map(|request| request.user_agent.as_str()).collect();
-    assert!(writers.len() > 40 * rounds, "{}", writers.len());
+    let all: Vec<&str> = taken.map(|request| request.user_agent.as_str()).collect();
+    assert!(all.len() > 40 * rounds, "{}", all.len());
+    // Without the one write that a stop may have met behind its last look at the claim (`Writes::check`).
+    let mut writers: Vec<&str> = all.chunk_by(|a, b| a == b).filter(|run| run.len() > 1).map(|run| run[0]).collect();
     writers.dedup();
     let expected: Vec<&str> = ["a", "b"].into_iter().cycle().take(rounds + 1).collect();
     assert_eq!(writers, expected);

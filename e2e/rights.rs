@@ -143,7 +143,8 @@ fn requests(folder: &Path) -> Vec<Request> {
     for file in std::fs::read_dir(folder).expect("the folder E2E_AUDIT").flatten() {
         let lines = BufReader::new(std::fs::File::open(file.path()).expect("a log")).lines();
         // A server that was killed may have left half a line.
-        let lines = lines.map_while(Result::ok).filter(|line| line.contains("system:serviceaccount:") && line.ends_with('}'));
+        let is_whole = |line: &String| serde_json::from_str::<serde_json::Value>(line).is_ok();
+        let lines = lines.map_while(Result::ok).filter(|line| line.contains("system:serviceaccount:") && is_whole(line));
         requests.extend(lines.map(|line| Request::parse(&line)).filter(|request| request.user_agent.starts_with("golden-catalog")));
     }
     requests

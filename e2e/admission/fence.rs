@@ -149,6 +149,7 @@ async fn an_image_retires_when_its_consumer_goes() {
     })
     .await;
     stage.list(json!([])).await;
+    stage.until("noble", "Unlisted", "True").await;
     stage.images().delete("noble", &DeleteParams::default()).await.expect("it goes");
     until_gone(stage.images(), "noble").await;
     // Whom it was for can clone it still, and nobody else can.
@@ -187,6 +188,7 @@ async fn a_golden_goes_on_no_word_of_another_source(stage: &Stage<'_>, url: &str
     stage.until("noble", "Ready", "True").await;
     let kept = claims(cluster).await.get(golden).await.expect("claim").uid();
     stage.list(json!([])).await;
+    stage.until("noble", "Unlisted", "True").await;
     stage.images().delete("noble", &DeleteParams::default()).await.expect("it goes");
     until_gone(stage.images(), "noble").await;
     stage.list(json!([{ "name": "noble", "url": other }])).await;
@@ -203,6 +205,7 @@ async fn a_golden_goes_on_no_word_of_another_source(stage: &Stage<'_>, url: &str
     harness::cli(Some(cluster.admin_kubeconfig()), ["retire", golden]).await.ok();
     until_gone(claims(cluster).await, golden).await;
     stage.list(json!([])).await;
+    stage.until("noble", "Unlisted", "True").await;
     stage.images().delete("noble", &DeleteParams::default()).await.expect("nothing of it is left");
     until_gone(stage.images(), "noble").await;
 }
@@ -264,6 +267,7 @@ async fn what_is_refused_is_told_and_done_when_it_is_allowed(stage: &Stage<'_>, 
     })
     .await;
     stage.list(json!([])).await;
+    stage.until("noble", "Unlisted", "True").await;
     stage.images().delete("noble", &DeleteParams::default()).await.expect("nothing of it is left");
     until_gone(stage.images(), "noble").await;
 }
@@ -379,7 +383,7 @@ async fn race(cluster: &Cluster, tenant: &str, name: String, when: When, answere
     golden(cluster, &name, "replicated", "1Gi", "Block").await;
     let claims = claims(cluster).await;
     let ask = Patch::Merge(json!({ "metadata": { "annotations": { marks::RETIRE_REQUESTED: "now" } } }));
-    claims.patch(&name, &PatchParams::default(), &ask).await.expect("asked to go");
+    harness::made(async || claims.patch(&name, &PatchParams::default(), &ask).await).await.expect("asked to go");
     match when {
         When::First => {}
         When::Late => {
@@ -497,6 +501,9 @@ pub async fn force_is_told(cluster: &Cluster, stand: &Stand) {
     create(cluster, &tenant, &object(Form::Machine, "needs-forced", Disk { golden: "forced", ..RIGHT }), false)
         .await
         .unwrap_or_else(|refused| panic!("{}", refused.message));
+    // Asked to go without force first: that it is kept shows that the leader knows who needs it.
+    harness::cli(Some(cluster.admin_kubeconfig()), ["retire", "forced"]).await.ok();
+    crate::moments::until_kept(cluster, "forced").await;
     harness::cli(Some(cluster.admin_kubeconfig()), ["retire", "forced", "--force", "the disk is poisoned"]).await.ok();
     let claims = claims(cluster).await;
     until(claims, "forced", "it goes", |claim: &DynamicObject| claim.metadata.deletion_timestamp.is_some()).await;

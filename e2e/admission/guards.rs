@@ -14,12 +14,13 @@ const KINDS: [(&str, &str); 2] = [("cdi.kubevirt.io/v1beta1", "DataVolume"), ("v
 
 async fn delete(cluster: &Cluster, kind: (&str, &str), name: &str, params: &DeleteParams) -> Result<(), String> {
     let api = cluster.api(&cluster.admin(), kind.0, kind.1, CATALOG).await;
-    api.delete(name, params).await.map(drop).map_err(|error| error.to_string())
+    harness::made(async || api.delete(name, params).await).await.map(drop).map_err(|error| error.to_string())
 }
 
 async fn patch(cluster: &Cluster, kind: (&str, &str), name: &str, patch: Value) -> Result<(), String> {
     let api = cluster.api(&cluster.admin(), kind.0, kind.1, CATALOG).await;
-    api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.map(drop).map_err(|error| error.to_string())
+    let ask = async || api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+    harness::made(ask).await.map(drop).map_err(|error| error.to_string())
 }
 
 #[tokio::test]
@@ -266,7 +267,15 @@ async fn a_secret_is_named_only_by_who_may_read_it() {
     let client = cluster.client_as_service_account(&author, "author").await;
     let image = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "private" },
         "spec": { "source": { "http": { "url": "https://x.example/private.qcow2" } }, "credentialsSecretRef": { "name": "reg" }, "access": { "policy": "AllTenants" } } });
-    let refused = crate::stand::create_as(cluster, &client, "", &image, true).await.expect_err("its author may not read it");
+    // RBAC takes a new role up in its own time: until then its author may write no image at all.
+    let refused = harness::eventually("its author may write images", || async {
+        match crate::stand::create_as(cluster, &client, "", &image, true).await {
+            Err(refused) if refused.message.contains("cannot create resource \"goldenimages\"") => Err(refused.message),
+            other => Ok(other),
+        }
+    })
+    .await
+    .expect_err("its author may not read it");
     assert!(refused.code == 403 && refused.message.contains("/reg") && refused.message.contains("may not read"), "{refused:?}");
     // With the right to that one Secret it may.
     let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "author" },

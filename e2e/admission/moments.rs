@@ -37,7 +37,8 @@ async fn machines(cluster: &Cluster, namespace: &str) -> Api<DynamicObject> {
 
 async fn ask_to_go(cluster: &Cluster, name: &str) {
     let ask = Patch::Merge(json!({ "metadata": { "annotations": { marks::RETIRE_REQUESTED: "now" } } }));
-    claims(cluster).await.patch(name, &PatchParams::default(), &ask).await.expect("asked to go");
+    let claims = claims(cluster).await;
+    harness::made(async || claims.patch(name, &PatchParams::default(), &ask).await).await.expect("asked to go");
 }
 
 fn machine(name: &str, golden: &str) -> Value {
@@ -50,7 +51,7 @@ fn mark_of(claim: &DynamicObject) -> &str {
 }
 
 /// Waits until a golden is open to the pools that have it and to no other, and is not to go meanwhile.
-async fn until_kept(cluster: &Cluster, name: &str) {
+pub async fn until_kept(cluster: &Cluster, name: &str) {
     until(claims(cluster).await, name, "it is kept", |claim: &DynamicObject| {
         assert!(claim.metadata.deletion_timestamp.is_none(), "{name} goes, though it is needed");
         mark_of(claim).starts_with("since ")

@@ -315,7 +315,7 @@ pub fn bound_claim(name: &str, class: &str, size: &str, labels: Value, annotatio
 pub async fn set_status(cluster: &Cluster, api_version: &str, kind: &str, namespace: &str, name: &str, status: Value) {
     let api = cluster.api(&cluster.admin(), api_version, kind, namespace).await;
     let patch = Patch::Merge(json!({ "status": status }));
-    let written = api.patch_status(name, &PatchParams::default(), &patch).await;
+    let written = harness::made(async || api.patch_status(name, &PatchParams::default(), &patch).await).await;
     if matches!(&written, Err(kube::Error::Api(status)) if status.code == 404) {
         // No status subresource: the status is written with the rest.
         api.patch(name, &PatchParams::default(), &patch).await.expect("write a status");
@@ -371,7 +371,12 @@ pub async fn replace(cluster: &Cluster, namespace: &str, object: &Value) -> Resu
     let client = cluster.admin();
     let api = api_of(cluster, &client, namespace, object).await;
     let name = object["metadata"]["name"].as_str().expect("a name");
-    send(&client, http::Request::put(format!("{}/{name}", api.resource_url())), object).await
+    let ask = async || send(&client, http::Request::put(format!("{}/{name}", api.resource_url())), object).await;
+    if let Some(made) = harness::made(ask).await? {
+        return Ok(made);
+    }
+    let made = api.get(name).await.map_err(|error| Refused { code: 409, message: format!("it was replaced, and is gone: {error}") })?;
+    Ok(Made { object: serde_json::to_value(made).expect("JSON"), warnings: Vec::new() })
 }
 
 async fn api_of(cluster: &Cluster, client: &Client, namespace: &str, object: &Value) -> Api<DynamicObject> {

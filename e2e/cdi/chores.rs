@@ -93,6 +93,9 @@ impl Ctx {
 
     /// What a claim that changed needs from its surroundings.
     pub(super) async fn tend_claim(&self, pvc: &Arc<PersistentVolumeClaim>) -> Result<(), kube::Error> {
+        // As it is known now: what woke this may be overtaken, and the volume of a bound claim is not made again.
+        let now = self.claim(&Key::of(&**pvc), &pvc.uid().unwrap_or_default());
+        let Some(pvc) = now.as_ref() else { return Ok(()) };
         if pvc.metadata.deletion_timestamp.is_some() {
             // The clone populator cleans up what it began.
             self.release_finalizer(&**pvc, names::CLONE_FINALIZER).await?;

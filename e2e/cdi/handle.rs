@@ -162,6 +162,20 @@ impl CdiStandIn {
         self.journal_of(namespace, name).into_iter().filter_map(request).collect()
     }
 
+    /// Waits until a pod is known: what is asked after that is judged with it.
+    pub async fn until_pod(&self, namespace: &str, name: &str) {
+        let key = Key::new(namespace, name);
+        let known = self.ctx.api.caches.pods.wait(&key, |pod| pod.map(|_| ()));
+        tokio::time::timeout(std::time::Duration::from_secs(90), known).await.expect("the stand-in for CDI sees the pod");
+    }
+
+    /// Waits until a claim is known to be gone.
+    pub async fn until_no_claim(&self, namespace: &str, name: &str) {
+        let key = Key::new(namespace, name);
+        let known = self.ctx.api.caches.pvcs.wait(&key, |claim| claim.is_none().then_some(()));
+        tokio::time::timeout(std::time::Duration::from_secs(90), known).await.expect("the stand-in for CDI sees the claim go");
+    }
+
     /// Waits until the journal of one DataVolume meets a condition.
     ///
     /// # Panics

@@ -76,9 +76,11 @@ impl Ctx {
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> tokio::task::AbortHandle {
         let stop = self.stop.clone();
         let task = async move {
+            // The end first: what was paused when it came is not done after all.
             tokio::select! {
-                () = work => {}
+                biased;
                 () = stop.cancelled() => {}
+                () = work => {}
             }
         };
         self.runtime.spawn(task).abort_handle()

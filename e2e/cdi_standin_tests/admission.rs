@@ -130,7 +130,11 @@ async fn cloning_across_namespaces_wants_permission() {
     room.cluster.apply_in(&tenant, &binding("user").to_string()).await;
     let client = room.cluster.client_as_service_account(&tenant, "user").await;
     let dv = room.clone_of("disk", "golden");
-    let refusal = create(&client, &tenant, &dv, true).await.expect_err("no permission yet");
+    let refusal = harness::eventually("its own role is known", async || match create(&client, &tenant, &dv, true).await {
+        Err(refusal) if refusal.contains("cannot create resource") => Err(refusal),
+        other => Ok(other.expect_err("no permission yet")),
+    })
+    .await;
     let user = format!("system:serviceaccount:{}:user", &*tenant);
     assert!(refusal.contains(&format!("User {user} has insufficient permissions in clone source namespace {}", room.ns())), "{refusal}");
 

@@ -106,14 +106,19 @@ impl Round<'_> {
         self.until_marked(self.objects()).await;
         let took = (began.elapsed() - ready.min(began.elapsed())).as_secs_f64();
 
-        let mut writes: BTreeMap<(String, String), usize> = BTreeMap::new();
-        for request in self.house.cluster.requests_since(audit).await {
-            let is_disk = matches!(request.resource.as_str(), "datavolumes" | "persistentvolumeclaims") && request.namespace == TENANT;
-            let is_mark = is_disk && request.is_write() && request.is_by(NAMESPACE, "golden-catalog-controller");
-            if is_mark && request.name.starts_with("old-") && request.code < 300 {
-                *writes.entry((request.resource, request.name)).or_default() += 1;
+        // A write is in the log when it was answered, which is a moment after it can be seen.
+        let writes = harness::eventually("each object is written to, by the audit log", async || {
+            let mut writes: BTreeMap<(String, String), usize> = BTreeMap::new();
+            for request in self.house.cluster.requests_since(audit).await {
+                let is_disk = matches!(request.resource.as_str(), "datavolumes" | "persistentvolumeclaims") && request.namespace == TENANT;
+                let is_mark = is_disk && request.is_write() && request.is_by(NAMESPACE, "golden-catalog-controller");
+                if is_mark && request.name.starts_with("old-") && request.code < 300 {
+                    *writes.entry((request.resource, request.name)).or_default() += 1;
+                }
             }
-        }
+            if writes.len() == self.objects() { Ok(writes) } else { Err(format!("{} of {}", writes.len(), self.objects())) }
+        })
+        .await;
         let all: usize = writes.values().sum();
         println!(
             "back-fill: {} disks, {} objects, {all} writes; {before} by a process that was killed, {} by the next in {took:.1} s after it was ready ({:.0} a second, {} allowed)",
@@ -123,7 +128,6 @@ impl Round<'_> {
             (all - before.min(all)) as f64 / took.max(0.001),
             self.fast,
         );
-        assert_eq!(writes.len(), self.objects(), "each object is written to");
         let twice: Vec<_> = writes.iter().filter(|(_, count)| **count != 1).collect();
         assert!(twice.is_empty(), "written to more than once: {twice:?}");
         second

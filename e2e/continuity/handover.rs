@@ -202,8 +202,8 @@ async fn a_leader_with_an_empty_spool_fetches_what_is_unfinished_and_keeps_impor
     let killed = Instant::now();
     world.leads(&pair.names[1]).await;
     eprintln!("failover after a kill: {:.1} s (Lease of 8 s here)", killed.elapsed().as_secs_f64());
-    slice_names(&world, 1).await;
     let led = world.stage.cdi.journal().len();
+    slice_names(&world, 1).await;
     for name in ["handed", "changed"] {
         world.stage.cdi.unscript(&golden(name));
         world.stage.until(name, "Ready", "True").await;
@@ -256,10 +256,14 @@ async fn a_golden_is_never_made_from_other_bytes(world: &World) {
     // fetched again, and what upstream serves by now is refused.
     let suspend = async |suspend: bool| {
         let patch = Patch::Merge(json!({ "spec": { "suspend": suspend } }));
-        world.stage.images().patch("kept", &PatchParams::default(), &patch).await.expect("patched");
+        world.stage.images().patch("kept", &PatchParams::default(), &patch).await.expect("patched").metadata.generation
     };
     let (volumes, claims) = (world.volumes().await, world.claims().await);
-    suspend(true).await;
+    let suspended = suspend(true).await;
+    super::harness::until(world.stage.images(), "kept", "it is seen that it is suspended", |image: &GoldenImage| {
+        image.status.as_ref().is_some_and(|status| status.observed_generation == suspended)
+    })
+    .await;
     for disk in &disks {
         volumes.delete(disk, &DeleteParams::default()).await.expect("deleted");
         super::harness::until_gone(volumes.clone(), disk).await;

@@ -57,7 +57,7 @@ fn merge(patch: Value) -> Patch<Value> {
 async fn edits_by_hand_while_an_import_runs_are_healed_or_told() {
     let Some(world) = World::enter("").await else { return };
     // What stands still is given up at that deadline, and its Secret and CA are written anew at each fifth of it.
-    let settings = json!({ "maxConcurrentImports": 20, "importDeadline": "60s" });
+    let settings = json!({ "maxConcurrentImports": 20, "importDeadline": "120s" });
     let daemon = world.leader("hands", Launch { settings, ..Launch::default() }).await;
     let volumes = world.volumes().await;
     let (images, hand) = (world.stage.images(), PatchParams::default());
@@ -96,7 +96,7 @@ async fn edits_by_hand_while_an_import_runs_are_healed_or_told() {
     // The claim is deleted under CDI: it begins again by itself.
     world.stage.cdi.delete_claim(CATALOG, &golden("h-claim")).await;
 
-    for name in ["h-status", "h-volume", "h-final", "h-headers", "h-header-edit", "h-label", "h-claim"] {
+    for name in ["h-status", "h-headers", "h-label", "h-volume", "h-final", "h-header-edit", "h-claim"] {
         go_on(&world, name).await;
         let status = images.get(name).await.expect("image").status.expect("status");
         assert!(status.targets[0].claim_uid.is_some() && status.targets[0].last_failure.is_none(), "{name}: {status:?}");

@@ -92,6 +92,13 @@ impl Rounds {
         if killed.is_some() {
             daemon.kill();
             drop(daemon);
+            // Of a traced one it was the tracer whose end was waited for.
+            let lock = world.stage.spool_of(name).join("spool.lock");
+            eventually("its spool is free", async || match std::fs::File::open(&lock) {
+                Ok(lock) => lock.try_lock().map_err(|error| error.to_string()),
+                Err(_) => Ok(()),
+            })
+            .await;
             self.proxy.reset();
             world.release_lease().await;
             let left = world.left(name, name);

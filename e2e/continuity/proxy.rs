@@ -52,7 +52,7 @@ pub struct Faults {
     pub denied: u32,
     /// Carried out, but the connection breaks before the answer.
     pub cut: u32,
-    /// Never answered.
+    /// Never answered; writes only: a list that hangs is given up after 65 s, nearly all of a test's patience (`held.rs` has such reads).
     pub hung: u32,
 }
 
@@ -353,7 +353,7 @@ fn fate(state: &State, method: &Method, path: &str, watches: bool) -> Fate {
             at if at < refused => Some(Fate::Answer(code)),
             at if at < refused + denied => Some(Fate::Deny),
             at if at < refused + denied + cut => Some(Fate::Cut),
-            at if at < refused + denied + cut + hung => Some(Fate::Hang),
+            at if write && at < refused + denied + cut + hung => Some(Fate::Hang),
             _ => None,
         };
         if let Some(fate) = fate {

@@ -77,29 +77,32 @@ impl Request {
 impl Cluster {
     /// The present end of the audit log: whatever was answered before is before the mark. Needs the private control plane.
     pub async fn audit_mark(&self) -> Mark {
-        self.audit_fence().await;
-        Mark(std::fs::metadata(self.control_plane().audit_log()).expect("the audit log").len())
+        Mark(self.audit_fence().await)
     }
 
     /// The requests answered since the mark, in the order they were logged.
     pub async fn requests_since(&self, mark: Mark) -> Vec<Request> {
-        self.audit_fence().await;
-        let mut requests = self.read_audit(mark.0).lines().map(Request::parse).collect::<Vec<_>>();
+        let end = self.audit_fence().await;
+        let text = self.read_audit(mark.0);
+        // What is logged behind the fence may be half a line yet.
+        let whole = &text[..usize::try_from(end - mark.0).expect("a log that fits")];
+        let mut requests = whole.lines().map(Request::parse).collect::<Vec<_>>();
         requests.retain(|request| !request.uri.contains("e2e-fence"));
         requests
     }
 
-    /// Asks something recognisable and waits until the log has it: what was answered before is then in the log.
-    async fn audit_fence(&self) {
+    /// Asks something recognisable and waits until the log has it: what was answered before is then in the log. Gives the place behind it.
+    async fn audit_fence(&self) -> u64 {
         let fence = format!("/version?e2e-fence={}", super::unique());
         let before = std::fs::metadata(self.control_plane().audit_log()).map(|m| m.len()).unwrap_or_default();
         let request = http::Request::get(&fence).body(Vec::new()).expect("a request for /version");
         self.admin().request_text(request).await.expect("ask for the version");
         super::eventually("the audit log has the last request", || async {
             let text = self.read_audit(before);
-            if text.contains(&fence) && text.ends_with('\n') { Ok(()) } else { Err("not yet".to_owned()) }
+            let end = text.find(&fence).and_then(|at| Some(at + text[at..].find('\n')? + 1));
+            end.map(|end| before + end as u64).ok_or_else(|| "not yet".to_owned())
         })
-        .await;
+        .await
     }
 
     fn read_audit(&self, offset: u64) -> String {

@@ -68,7 +68,8 @@ impl Cluster {
                 let client = self.admin();
                 let api = self.api(&client, &format!("{}/{}", crd.spec.group, version.name), &crd.spec.names.kind, "default").await;
                 eventually(&format!("{name} {} can be listed", version.name), || async {
-                    api.list(&ListParams::default().limit(1)).await.map(drop).map_err(|error| error.to_string())
+                    // Without a limit: one with a limit is answered before the server's cache of the kind is filled.
+                    api.list(&ListParams::default()).await.map(drop).map_err(|error| error.to_string())
                 })
                 .await;
             }

@@ -148,7 +148,15 @@ impl<K> Drop for History<K> {
 
 /// Whether an answer says only that the machine is busy: a verdict or a write was not there in time. To ask again is another question.
 pub fn is_busy(code: u16, message: &str) -> bool {
-    let late = ["deadline exceeded", "Client.Timeout", "took too long", "time allotted", "allotted timeout", "in time"];
+    let late = [
+        "deadline exceeded",
+        "Client.Timeout",
+        "took too long",
+        "time allotted",
+        "allotted timeout",
+        "in time",
+        "currently unable to handle",
+    ];
     let etcd = ["etcdserver: request timed out", "etcdserver: leader changed"];
     code >= 500 && late.iter().chain(&etcd).any(|words| message.contains(words))
 }
@@ -165,7 +173,7 @@ impl Refusal for kube::Error {
 }
 
 /// Has something made, and asks again where there was no verdict, on a machine that is too busy for one. `None` is what was answered too
-/// late and was made all the same.
+/// late and may have been made all the same.
 pub async fn made<T, E: Refusal>(mut ask: impl AsyncFnMut() -> Result<T, E>) -> Result<Option<T>, E> {
     let (deadline, mut was_late) = (Instant::now() + PATIENCE, false);
     loop {

@@ -98,8 +98,13 @@ async fn two_who_ask_at_once_get_one_download() {
         tokio::spawn(async move { intake.run(&asked, &progress, &CancellationToken::new()).await })
     };
     let first = start(progress);
-    let opening = seen.wait_for(|progress| progress.stage == Stage::Opening);
-    tokio::time::timeout(PATIENCE, opening).await.expect("in time").expect("progress");
+    let asked = async {
+        while up.hits("/d").is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, asked).await.expect("in time");
+    assert_eq!(seen.borrow_and_update().stage, Stage::Opening);
     let (progress, seen) = watch::channel(Progress::default());
     let second = start(progress);
     // A third artifact is not held up by it; when it is there, the second one has had its chance to ask too.
@@ -125,14 +130,20 @@ async fn a_run_that_is_stopped_keeps_what_came(#[case] token: bool) {
     up.sequence("/d", [file.clone().stall(HALF), file]);
     let bench = Bench::new();
     let asked = request(&up.url("/d"));
-    let (progress, mut seen) = watch::channel(Progress::default());
+    let (progress, _seen) = watch::channel(Progress::default());
     let cancel = CancellationToken::new();
     let run = {
         let (intake, asked, cancel) = (bench.intake.clone(), asked.clone(), cancel.clone());
         tokio::spawn(async move { intake.run(&asked, &progress, &cancel).await })
     };
-    let came = seen.wait_for(|progress| progress.done == HALF as u64);
-    tokio::time::timeout(PATIENCE, came).await.expect("in time").expect("progress");
+    // Until it is written: progress tells of what came, which may still be on its way to the file.
+    let data = bench.root.path().join(format!("partial/{}/data", identity(1)));
+    let written = async {
+        while std::fs::metadata(&data).map_or(0, |data| data.len()) < HALF as u64 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, written).await.expect("in time");
     if token {
         cancel.cancel();
         assert!(matches!(run.await.expect("no panic"), Err(IntakeError::Cancelled)));
@@ -174,11 +185,15 @@ async fn is_stopped_while_decoding(size: u64) -> bool {
         tokio::spawn(async move { intake.run(&asked, &progress, &CancellationToken::new()).await })
     };
     let decoding = seen.wait_for(|progress| progress.stage == Stage::Verifying && progress.done > 0);
-    tokio::time::timeout(PATIENCE, decoding).await.expect("in time").expect("progress");
+    // Also over when the run has ended before anybody looked.
+    let _ = tokio::time::timeout(PATIENCE, decoding).await.expect("in time");
     run.abort();
     match run.await {
         Err(stopped) => assert!(stopped.is_cancelled(), "{stopped}"),
-        Ok(_) => return false,
+        Ok(ended) => {
+            ended.expect("take in");
+            return false;
+        }
     }
     assert_eq!(bench.files().await.len(), 2, "about.json and data");
     let bench = bench.restart();

@@ -91,8 +91,12 @@ async fn events_that_may_not_be_written_cost_nothing_but_a_count() {
     let regarding = k8s_openapi::api::core::v1::ObjectReference { name: Some("x".into()), ..Default::default() };
     recorder.tell(Note { regarding, severity: Severity::Normal, reason: "Ready".into(), action: "Import", text: "done".into() });
     let stop = CancellationToken::new();
+    let publishing = tokio::spawn(publisher.run(stop.clone()));
+    eventually("it is counted", || async {
+        let text = metrics.scrape(Format::Text).unwrap();
+        if text.contains("golden_image_events_lost_total{cause=\"refused\"} 1\n") { Ok(()) } else { Err(text) }
+    })
+    .await;
     stop.cancel();
-    publisher.run(stop).await;
-    let text = metrics.scrape(Format::Text).unwrap();
-    assert!(text.contains("golden_image_events_lost_total{cause=\"refused\"} 1\n"), "{text}");
+    publishing.await.unwrap();
 }

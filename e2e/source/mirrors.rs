@@ -77,9 +77,8 @@ async fn when_all_fail_the_origin_gives_the_reason_and_all_are_named() {
 #[tokio::test]
 async fn in_an_air_gap_the_mirrors_word_counts() {
     let one = Upstream::start().await;
-    let gone = Upstream::start().await;
-    let (address, url) = (gone.address, gone.url("/a"));
-    drop(gone);
+    let address = crate::upstream::process::free_address();
+    let url = format!("http://{address}/a");
     let lists = serde_json::json!({ address.to_string(): [one.url("/base")] });
     let settings = EgressSettings { mirrors: serde_json::from_value(lists).expect("mirrors"), ..settings() };
     let egress = egress(settings);

@@ -74,6 +74,18 @@ fn fill(path: &Path) {
     while filler.write(&chunk).is_ok_and(|written| written > 0) {}
 }
 
+/// Removes what [`fill`] made, and waits until its room is free: a child that another test has just forked holds it open for a moment.
+fn unfill(path: &Path) {
+    let free = || rustix::fs::statvfs(path.parent().expect("a folder")).expect("volume").f_bavail;
+    let full = free();
+    std::fs::remove_file(path).expect("remove");
+    let deadline = Instant::now() + PATIENCE;
+    while free() == full {
+        assert!(Instant::now() < deadline, "the room of a removed file does not come back");
+        std::thread::yield_now();
+    }
+}
+
 #[tokio::test]
 async fn a_volume_smaller_than_the_capacity_refuses_before_it_is_full() {
     let Some(volume) = Mounted::new(8) else { return };
@@ -116,7 +128,7 @@ async fn a_volume_that_others_fill_stops_a_download_which_goes_on_once_there_is_
     assert_eq!(store.find(&identity(9)).expect("find").expect("is there").lease.length(), MIB);
     drop(store);
     let store = volume.store(1 << 30);
-    std::fs::remove_file(volume.path.join("filler")).expect("remove");
+    unfill(&volume.path.join("filler"));
     let draft = store.begin(&identity(1)).await.expect("begin");
     let length = draft.before().expect("kept").length;
     assert!(length >= MIB, "{length}");
@@ -141,7 +153,7 @@ async fn a_full_volume_at_commit_shows_nothing_and_loses_nothing() {
         assert_eq!(full.reason(), Reason::SpoolFull, "{full}");
     }
     assert!(store.find(&identity(1)).expect("find").is_none());
-    std::fs::remove_file(volume.path.join("filler")).expect("remove");
+    unfill(&volume.path.join("filler"));
     let draft = store.begin(&identity(1)).await.expect("begin");
     assert_eq!(draft.before().and_then(|before| before.sidecar.complete), Some(Digest::of(&disk)));
     draft.commit(record(&disk, &disk), DiskFile::Download).expect("commit");

@@ -26,6 +26,8 @@ pub async fn a_late_target_is_copied_without_upstream(scene: &Scene<'_>, daemon:
     for (golden, index) in [("vm-default-images-late-other", 1), ("vm-default-images-late-files", 2)] {
         harness::until(scene.claims().await, golden, "the copy's claim", |_| true).await;
         scene.stage.until("late", "Ready", "True").await;
+        // The stand-in notes it when it has let go of the claim, which may be after the golden is Ready.
+        scene.stage.cdi.until_journal(CATALOG, golden, |did| did.iter().any(|what| matches!(what, What::Cloned { .. }))).await;
         let strategies: Vec<_> = scene
             .stage
             .cdi

@@ -94,9 +94,6 @@ async fn nothing_shows_the_spools_paths(scene: &Scene<'_>) {
 
 pub async fn attempts_are_kept_spent_and_begun_anew(scene: &Scene<'_>, daemon: Daemon) -> Daemon {
     let golden = "vm-default-images-stuck";
-    scene.stage.cdi.script(golden, Behaviour::StuckAt(30.0));
-    scene.disk("stuck", 30);
-    scene.image("stuck", json!([{}])).await;
     let at_work = |attempts: i32| {
         move |image: &GoldenImage| {
             image.status.as_ref().and_then(|status| status.targets.first()).is_some_and(|target| {
@@ -113,6 +110,9 @@ pub async fn attempts_are_kept_spent_and_begun_anew(scene: &Scene<'_>, daemon: D
         volume.data["status"]["progress"] == "100.00%"
     })
     .await;
+    scene.stage.cdi.script(golden, Behaviour::StuckAt(30.0));
+    scene.disk("stuck", 30);
+    scene.image("stuck", json!([{}])).await;
     harness::until(scene.stage.images(), "stuck", "the first attempt stands still", at_work(1)).await;
     let volume = async || scene.volumes().await.get_opt(golden).await.expect("asked").and_then(|volume| volume.metadata.uid);
     let before = volume().await;
@@ -122,12 +122,16 @@ pub async fn attempts_are_kept_spent_and_begun_anew(scene: &Scene<'_>, daemon: D
     scene.stage.until_looked(0, scene.stage.images().list(&Default::default()).await.expect("images").items.len() as u64).await;
     assert_eq!((scene.target("stuck", 0).await.attempts, volume().await), (1, before), "a restart is no attempt");
     end(daemon).await;
+    // Told for five seconds: then the slow retry is a third attempt.
+    let mut history = harness::History::of(scene.stage.images(), "stuck").await;
     let daemon = scene.stage.daemon_with("a", &hurried(2));
     daemon.ready().await;
-    let stalled = scene.stage.until("stuck", "Stalled", "True").await;
+    let is_stalled = |image: &GoldenImage| harness::condition(image, "Stalled").is_some_and(|stalled| stalled.status == "True");
+    let spent = history.once("its attempts are spent", is_stalled).await;
+    let stalled = harness::condition(&spent, "Stalled").expect("it was just there");
     assert!(stalled.message.contains("2 attempts are spent") && stalled.message.contains("/retry: <new value>"), "{}", stalled.message);
-    let target = scene.target("stuck", 0).await;
-    assert_eq!((target.attempts, target.started_time), (2, None));
+    let target = &spent.status.as_ref().expect("status").targets[0];
+    assert_eq!((target.attempts, target.started_time.as_ref()), (2, None));
     // That took two deadlines.
     let converts = scene.target("converts", 0).await;
     assert!(converts.attempts == 1 && converts.last_failure.is_none(), "the restart cost it its time: {converts:?}");

@@ -64,7 +64,8 @@ impl Nginx {
         std::fs::write(at.join("nginx.conf"), config).expect("configuration");
         let mut command = Command::new("nginx");
         command.arg("-p").arg(at).arg("-c").arg(at.join("nginx.conf"));
-        let process = Process::start(command, http, &at.join("output.log"));
+        // The one that nginx listens on last.
+        let process = Process::start(command, https, &at.join("output.log"));
         Self { http, https, directory, process }
     }
 

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     api::{GoldenImage, parse_image},
-    rules::{Precedence, duplicate_message, marks, moving_source_warnings},
+    rules::{duplicate_message, marks, moving_source_warnings},
     world::evidence::texts,
 };
 
@@ -54,9 +54,7 @@ fn twin(scene: &Scene, facts: &ImageFacts) -> Option<String> {
     let identity = facts.identity.as_ref()?;
     let all = scene.images.store.all();
     let twins = all.iter().filter(|other| other.name != facts.name && other.identity.as_ref() == Some(identity));
-    let place =
-        |other: &ImageFacts| Precedence::new(&other.name, Some(other.created), other.goldens.iter().any(|golden| golden.is_recorded));
-    twins.map(|other| place(other)).min().map(|first| first.name().to_owned())
+    twins.map(|other| &other.place).min().map(|first| first.name().to_owned())
 }
 
 /// R5: a DataVolume of the golden's name that is not ours. The controller decides whether it is adopted, so this is a warning.

@@ -12,7 +12,7 @@ use crate::{
     api::{ConditionType, GoldenImage, TargetStatus, find_condition, parse_image},
     model::{DiskSize, VolumeMode},
     rules::{
-        Reason,
+        Precedence, Reason,
         clone::{Access, SourceVolume, Target},
         marks,
     },
@@ -45,8 +45,8 @@ pub struct ImageFacts {
     pub name: String,
     /// What the image is whatever its name.
     pub identity: Option<String>,
-    /// When it was created, in seconds since 1970.
-    pub created: i64,
+    /// Its place among those that are the same image (R3).
+    pub place: Precedence,
     /// Who may clone its goldens (R18).
     pub access: Access,
     /// Its goldens.
@@ -120,12 +120,11 @@ impl ImageFacts {
                 is_leaving: false,
             });
         }
-        let created = image.creation_timestamp().map_or(0, |at| at.0.as_second());
         // An image that cannot be read, but says that not everybody may have it, is for nobody.
         let is_restricted = image.spec.access.is_some() || image.spec.credentials_secret_ref.is_some();
         let unread = if is_restricted { Access::Selected(None) } else { Access::AllTenants };
         let access = parsed.as_ref().map_or(unread, |image| Access::from(&image.access));
-        Self { name: image.name_any(), identity, created, access, goldens }
+        Self { name: image.name_any(), identity, place: image.precedence(), access, goldens }
     }
 
     /// The goldens that it offers, for messages.
@@ -227,7 +226,7 @@ impl Images {
         images.filter(|image| image.golden(golden).is_some_and(|record| counts(image, record))).min_by_key(|image| {
             let record = image.golden(golden);
             let rank = record.map(|record| (record.claim_uid.is_none(), !record.is_recorded));
-            (rank, image.created, image.name.clone())
+            (rank, image.place.clone())
         })
     }
 }

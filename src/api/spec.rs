@@ -2,11 +2,14 @@
 //! [`super::parse_image`] turns them into values that cannot be wrong.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::{CustomResource, KubeSchema};
+use kube::{CustomResource, KubeSchema, ResourceExt as _};
 use serde::{Deserialize, Serialize};
 
 use super::status::GoldenImageStatus;
-use crate::model::{HttpUrl, Usage, VirtualMachineDefaults};
+use crate::{
+    model::{HttpUrl, Usage, VirtualMachineDefaults},
+    rules::Precedence,
+};
 
 /// A disk image that the daemon fetches once, verifies, and imports into one golden volume per StorageClass.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, Default, PartialEq)]
@@ -119,6 +122,12 @@ impl GoldenImage {
     /// Whether it is being deleted with the policy that takes its goldens along (R24).
     pub fn is_deleted_with_goldens(&self) -> bool {
         self.metadata.deletion_timestamp.is_some() && self.spec.deletion_policy == Some(DeletionPolicy::Delete)
+    }
+
+    /// Its place among those that are the same image (R3).
+    pub fn precedence(&self) -> Precedence {
+        let has_golden = self.status.as_ref().is_some_and(GoldenImageStatus::has_any_golden);
+        Precedence::new(self.name_any(), self.creation_timestamp().map(|at| at.0.as_second()), has_golden)
     }
 }
 

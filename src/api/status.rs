@@ -78,6 +78,16 @@ impl GoldenImageStatus {
         self.schematic_id.as_ref()?.parse().ok()
     }
 
+    /// Whether any golden is on record: the next one made has its class in its name.
+    pub fn has_any_golden(&self) -> bool {
+        self.targets.iter().any(|target| target.golden.is_some())
+    }
+
+    /// The target whose golden has this name.
+    pub fn of_golden(&self, golden: &str) -> Option<&TargetStatus> {
+        self.targets.iter().find(|target| target.golden.as_deref() == Some(golden))
+    }
+
     /// Whether the golden of this class, as a target of the spec names it, is on record.
     pub fn has_golden(&self, requested_class: &str) -> bool {
         self.targets.iter().any(|target| target.requested_class == requested_class && target.golden.is_some())
@@ -307,4 +317,11 @@ pub struct TargetStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_string()]))]
     pub conditions: Vec<Condition>,
+}
+
+impl TargetStatus {
+    /// Whether its golden is made. One that is being made anew has the UID of the former one on record still.
+    pub fn is_made(&self) -> bool {
+        self.claim_uid.is_some() && self.started_time.is_none()
+    }
 }

@@ -150,7 +150,7 @@ pub fn owners(existing: &[GoldenImage]) -> BTreeMap<Sameness, Precedence> {
     for object in existing {
         let resolved = object.status.as_ref().and_then(GoldenImageStatus::resolved_schematic);
         for same in parse_image(object).iter().flat_map(|image| Sameness::of(image, resolved.as_ref())) {
-            let place = precedence(object);
+            let place = object.precedence();
             let first = owners.entry(same).or_insert_with(|| place.clone());
             if place < *first {
                 *first = place;
@@ -158,12 +158,6 @@ pub fn owners(existing: &[GoldenImage]) -> BTreeMap<Sameness, Precedence> {
         }
     }
     owners
-}
-
-/// The place of an object among those that are the same image (R3).
-fn precedence(object: &GoldenImage) -> Precedence {
-    let has_golden = object.status.as_ref().is_some_and(|status| status.targets.iter().any(|target| target.golden.is_some()));
-    Precedence::new(object.name_any(), object.creation_timestamp().map(|at| at.0.as_second()), has_golden)
 }
 
 fn compare(entry: &Entry, object: &GoldenImage, list_id: &str, steps: &mut Vec<Step>) -> Listing {

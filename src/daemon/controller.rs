@@ -180,7 +180,7 @@ impl Term {
         for target in &status.targets {
             let Some(golden) = target.golden.as_ref().and_then(|golden| golden.parse::<GoldenName>().ok()) else { continue };
             let grant = Grant { uid: uid.clone(), golden, disk };
-            if target.claim_uid.is_some() && target.started_time.is_none() {
+            if target.is_made() {
                 self.registry.retire(&grant);
             } else {
                 self.registry.grant(&grant);
@@ -333,9 +333,7 @@ impl Drop for GiveBack<'_> {
 
 /// Whether CDI is at work on a target: it holds an import slot.
 fn is_importing(target: &golden::ObservedTarget, status: &GoldenImageStatus) -> bool {
-    let begun = |name: &GoldenName| {
-        status.targets.iter().any(|entry| entry.golden.as_deref() == Some(name.as_str()) && entry.started_time.is_some())
-    };
+    let begun = |name: &GoldenName| status.of_golden(name.as_str()).is_some_and(|entry| entry.started_time.is_some());
     target.name.as_ref().is_some_and(begun)
         && target.golden.volume.as_ref().is_some_and(|volume| volume.ours && volume.phase != "Succeeded" && !volume.terminating)
 }

@@ -7,8 +7,6 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
-use kube::ResourceExt as _;
-
 use crate::{
     api::{GoldenImage, GoldenImageStatus, parse_image},
     rules::Precedence,
@@ -54,7 +52,7 @@ impl Row {
             }
         }
         Self {
-            rank: Precedence::new(object.name_any(), object.creation_timestamp().map(|at| at.0.as_second()), !made.is_empty()),
+            rank: object.precedence(),
             identity: image.and_then(|image| image.identity(resolved.as_ref())).map(|identity| identity.to_string()),
             made,
             wanted,

@@ -39,6 +39,8 @@ use crate::{
 const END: Duration = Duration::from_secs(2);
 /// How long importers may go on at the end of the process, which keeps the Lease meanwhile.
 const SENDING: Duration = Duration::from_secs(10);
+/// How often a new term looks whether what it waits for is there.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// A replica that leads when the Lease is its own.
 pub(super) struct Leader {
@@ -62,9 +64,6 @@ pub(super) struct Leader {
     pub api_patience: Duration,
     pub served: Arc<numbers::Served>,
 }
-
-/// How often a new term looks whether what it waits for is there.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// Takes the spool's port. Only for as long as this replica leads: whoever is led to another one then is refused at once, and tries again
 /// soon, where the kernel would else take the connection and keep it waiting for nobody.

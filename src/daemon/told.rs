@@ -12,7 +12,7 @@ use crate::{
 /// One note for each golden whose state is another one than before and whose DataVolume is there to be described.
 pub(super) fn goldens(catalog: &str, observed: &Observed, new: &GoldenImageStatus) -> Vec<Note> {
     let ready = |status: &GoldenImageStatus, golden: &str| {
-        let target = status.targets.iter().find(|target| target.golden.as_deref() == Some(golden))?;
+        let target = status.of_golden(golden)?;
         find_condition(&target.conditions, ConditionType::Ready).cloned()
     };
     let mut notes = Vec::new();

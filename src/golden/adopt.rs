@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt as _;
 
-use super::{Action, ClaimView, DataVolumeView, GoldenView, ObservedTarget, decide::Draft, import::conflict, target::TargetState};
+use super::{
+    Action, ClaimView, DataVolumeView, GoldenView, ObservedTarget, decide::Draft, import::conflict, manifest::Told, target::TargetState,
+};
 use crate::{
     api::{GoldenImageStatus, TargetStatus},
     foreign::{Claim, DataVolume},
-    model::{Architecture, ClassName, DiskSize, GoldenName, HttpUrl, Image, Platform, SchematicId, Source, Target, Usage},
+    model::{Architecture, ClassName, DiskSize, GoldenName, HttpUrl, Image, Platform, SchematicId, Source, Target},
     rules::{
         Reason,
         adopt::{Adoption, Origin, Stranger, Wanted, adoption},
@@ -180,29 +182,12 @@ pub(super) fn progress(
 /// the bytes were), and that Helm keeps it. A text that we do not have stays as its former owner wrote it.
 pub fn marks_of(image: &Image, status: &GoldenImageStatus, target: &TargetStatus) -> marks::Marks {
     let schematic_id = status.resolved_schematic();
-    let (talos_version, source_url) = match &image.source {
-        Source::TalosFactory(talos) => (Some(talos.version.to_string()), talos.factory_url.public()),
-        Source::Http { url, .. } => (None, url.public()),
-        Source::ContainerDisk { reference, .. } => (None, reference.to_string()),
-    };
-    let os = &image.operating_system;
     let mut marks = marks::golden_marks(&marks::GoldenMarks {
-        image: image.name.as_str(),
         identity: image.identity(schematic_id.as_ref()).as_ref(),
-        os_family: os.family.as_deref(),
-        os_name: os.name.as_deref(),
-        os_version: os.version.as_deref(),
-        architecture: image.source.architecture(),
-        for_workers: image.usages.contains(&Usage::Worker),
-        for_virtual_machines: image.usages.contains(&Usage::VirtualMachine),
         schematic_id: schematic_id.as_ref().map(SchematicId::as_str),
-        talos_version: talos_version.as_deref(),
-        source_url: Some(&source_url),
         storage_class: target.storage_class_name.as_deref(),
         minimum_size: target.size.as_ref().and_then(|size| size.parse().ok()),
-        access: Some(&image.access),
-        description: image.description.as_deref(),
-        ..marks::GoldenMarks::default()
+        ..Told::of(&image.source).marks(image)
     });
     marks.annotations.retain(|_, value| !value.is_empty());
     marks.annotations.insert("helm.sh/resource-policy".to_owned(), "keep".to_owned());

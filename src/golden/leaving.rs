@@ -41,7 +41,7 @@ pub fn place(image: &GoldenImage, golden: &str, stands: impl Fn(&TargetStatus) -
     if accepted.and_then(|accepted| accepted.reason.parse().ok()).is_some_and(held_back) {
         return Place::Wanted;
     }
-    let Some(record) = status.targets.iter().find(|record| record.golden.as_deref() == Some(golden)) else { return Place::Wanted };
+    let Some(record) = status.of_golden(golden) else { return Place::Wanted };
     // Asked for each golden at each change in the cluster: parsed only where something is to come of it.
     let named = |class: &str| match &image.spec.storage {
         Some(storage) => storage.targets.iter().any(|target| target.storage_class_name.as_deref().unwrap_or_default() == class),
@@ -70,11 +70,11 @@ fn place_of(class: &str, targets: &[TargetStatus], wanted: &[&str], stands: impl
 
 /// The goldens that no target is for, and that stay open because no other can be cloned, as the last status has it.
 pub(super) fn last<'d, 'a>(draft: &'d Draft<'a>) -> impl Iterator<Item = (&'a ObservedTarget, &'d TargetStatus)> + use<'d, 'a> {
-    let (wanted, records) = (wanted(draft.image), &draft.status.targets);
+    let (wanted, status) = (wanted(draft.image), &draft.status);
     draft.observed.leaving.iter().filter_map(move |leaving| {
         let golden = leaving.target.name.as_ref()?;
-        let record = records.iter().find(|record| record.golden.as_deref() == Some(golden.as_str()))?;
-        (place_of(&leaving.requested_class, records, &wanted, |_| true) == Place::Last).then_some((&leaving.target, record))
+        let record = status.of_golden(golden.as_str())?;
+        (place_of(&leaving.requested_class, &status.targets, &wanted, |_| true) == Place::Last).then_some((&leaving.target, record))
     })
 }
 
@@ -177,7 +177,7 @@ fn gone(draft: &mut Draft<'_>, parting: &Parting<'_>, status: &mut TargetStatus,
 fn finished(draft: &mut Draft<'_>, parting: &Parting<'_>, status: &mut TargetStatus) -> bool {
     let Parting { leaving, golden, claim, .. } = parting;
     let volume = leaving.target.golden.volume.as_ref();
-    if status.claim_uid.is_some() && status.started_time.is_none() {
+    if status.is_made() {
         if parting.is_left_over {
             draft.before.push(Action::DeleteHeaders { golden: (*golden).clone() });
         }
@@ -272,7 +272,7 @@ pub(super) fn held(observed: &Observed, status: &mut GoldenImageStatus, now: Tim
             continue;
         }
         let class = record.storage_class_name.clone().unwrap_or_else(|| record.requested_class.clone());
-        let message = held_message(&golden, &class, record.claim_uid.is_some() && record.started_time.is_none());
+        let message = held_message(&golden, &class, record.is_made());
         let view = leaving.map(|leaving| &leaving.target.golden);
         let is_open = match view.and_then(|view| Some((view, view.claim.as_ref()?))) {
             Some((view, claim)) => is_whole(record, claim, view) && record.started_time.is_none(),

@@ -28,35 +28,56 @@ pub mod managers {
 /// Our finalizer on a GoldenImage that waits for its goldens (R23).
 pub const FINALIZER: &str = "kubernetes-worker-image.cozystack.io/goldens";
 
+/// What an entry itself says of every golden made for it, whoever made it.
+pub(super) struct Told {
+    talos_version: Option<String>,
+    source_url: String,
+}
+
+impl Told {
+    /// Reads it from the entry's source.
+    pub fn of(source: &Source) -> Self {
+        let (talos_version, source_url) = match source {
+            Source::TalosFactory(talos) => (Some(talos.version.to_string()), talos.factory_url.public()),
+            Source::Http { url, .. } => (None, url.public()),
+            Source::ContainerDisk { reference, .. } => (None, reference.to_string()),
+        };
+        Self { talos_version, source_url }
+    }
+
+    /// The marks that follow from it; identity, bytes, class and size are the golden's own.
+    pub fn marks<'a>(&'a self, image: &'a Image) -> marks::GoldenMarks<'a> {
+        let os = &image.operating_system;
+        marks::GoldenMarks {
+            image: image.name.as_str(),
+            os_family: os.family.as_deref(),
+            os_name: os.name.as_deref(),
+            os_version: os.version.as_deref(),
+            architecture: image.source.architecture(),
+            for_workers: image.usages.contains(&Usage::Worker),
+            for_virtual_machines: image.usages.contains(&Usage::VirtualMachine),
+            talos_version: self.talos_version.as_deref(),
+            kubernetes_version: os.kubernetes_version.as_ref().map(crate::model::KubernetesVersion::as_str),
+            source_url: Some(&self.source_url),
+            access: Some(&image.access),
+            description: image.description.as_deref(),
+            ..marks::GoldenMarks::default()
+        }
+    }
+}
+
 /// The marks of a golden's DataVolume and PVC.
 pub fn marks_of(image: &Image, order: &ImportOrder) -> marks::Marks {
-    let (talos_version, source_url) = match &image.source {
-        Source::TalosFactory(talos) => (Some(talos.version.to_string()), talos.factory_url.public()),
-        Source::Http { url, .. } => (None, url.public()),
-        Source::ContainerDisk { reference, .. } => (None, reference.to_string()),
-    };
-    let os = &image.operating_system;
     marks::golden_marks(&marks::GoldenMarks {
-        image: image.name.as_str(),
         identity: Some(&order.identity),
-        os_family: os.family.as_deref(),
-        os_name: os.name.as_deref(),
-        os_version: os.version.as_deref(),
-        architecture: image.source.architecture(),
-        for_workers: image.usages.contains(&Usage::Worker),
-        for_virtual_machines: image.usages.contains(&Usage::VirtualMachine),
         schematic_id: order.schematic_id.as_ref().map(SchematicId::as_str),
-        talos_version: talos_version.as_deref(),
-        source_url: Some(&source_url),
         artifact_digest: order.artifact.as_ref(),
         disk_digest: Some(&order.disk),
         storage_class: Some(order.class.as_str()),
         minimum_size: Some(order.size),
-        access: Some(&image.access),
-        description: image.description.as_deref(),
-        kubernetes_version: os.kubernetes_version.as_ref().map(crate::model::KubernetesVersion::as_str),
         default_instancetype: order.defaults.instancetype.as_deref(),
         default_preference: order.defaults.preference.as_deref(),
+        ..Told::of(&image.source).marks(image)
     })
 }
 

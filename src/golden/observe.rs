@@ -141,9 +141,11 @@ pub fn target(
         ClassChoice::Found(found) => Some(&found.name),
         ClassChoice::NoDefault | ClassChoice::Missing(_) => None,
     };
-    let first = status.targets.iter().all(|target| target.golden.is_none());
     let golden = recorded.and_then(|target| target.golden.clone()).or_else(|| {
-        image.golden_name(schematic_id.as_ref(), class_name.filter(|_| !first)).and_then(Result::ok).map(|name| name.to_string())
+        image
+            .golden_name(schematic_id.as_ref(), class_name.filter(|_| status.has_any_golden()))
+            .and_then(Result::ok)
+            .map(|name| name.to_string())
     });
     let identity = image.identity(schematic_id.as_ref()).map(|identity| identity.to_string());
     let mut view = GoldenView::default();

@@ -6,6 +6,7 @@ use super::{
     Action, DataVolumeView, Decision, FetchView, Observed, Wants,
     decide::{after, listing_condition, refused_condition, whole_seconds},
     summary::{notes, with_remedy},
+    target::marks_of_all,
     usage,
 };
 use crate::{
@@ -58,6 +59,10 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
         (target.last_failure, target.next_attempt_time) = (None, None);
     }
     let half_made: Vec<_> = observed.views().filter_map(|target| unfinished(observed, target)).collect();
+    // The fence is around what has our mark: a golden that lost it would be waited for without end.
+    if let Ok(image) = &observed.image {
+        after_status.extend(marks_of_all(image, observed));
+    }
     if retirement.blockers.is_none() {
         after_status.extend(observed.views().filter_map(|target| empty(observed, target)));
         after_status.extend(half_made.iter().flat_map(|(golden, volume)| {
@@ -126,11 +131,8 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
 /// The target's DataVolume, where its import has not ended. What was Ready once goes by the fence and by nothing else.
 pub(super) fn unfinished<'a>(observed: &Observed, target: &'a super::ObservedTarget) -> Option<(&'a GoldenName, &'a DataVolumeView)> {
     let (golden, volume) = (target.name.as_ref()?, target.golden.volume.as_ref()?);
-    // A golden that is being made anew has the UID of the former one on record still.
-    let is_made = |known: &TargetStatus| {
-        known.golden.as_deref() == Some(golden.as_str()) && known.claim_uid.is_some() && known.started_time.is_none()
-    };
-    let is_held = volume.phase == "Succeeded" || observed.status.targets.iter().any(is_made);
+    let is_made = observed.status.of_golden(golden.as_str()).is_some_and(TargetStatus::is_made);
+    let is_held = volume.phase == "Succeeded" || is_made;
     (volume.ours && !volume.terminating && !is_held).then_some((golden, volume))
 }
 
@@ -355,6 +357,22 @@ mod tests {
         let is_deleted = |action: &Action| matches!(action, Action::DeleteEmptyVolume { uid, .. } if uid == "dv");
         assert_eq!(decision.after.iter().any(is_deleted), expected);
         assert!(!gives_up(&decision));
+    }
+
+    /// The fence is around what has our mark, and would wait for one that lost it without end.
+    #[test]
+    fn r23_a_golden_that_lost_its_mark_gets_it_again_to_go() {
+        let is_marked = |observed: Observed| {
+            let marks = |action: &Action| matches!(action, Action::Mark { claim_uid, .. } if claim_uid == "pvc");
+            run(&retired(observed)).after.iter().any(marks)
+        };
+        let mut lost = made();
+        lost.targets[0].name = Some("vm-default-images-a".parse().expect("name"));
+        assert!(!is_marked(lost.clone()));
+        lost.targets[0].golden.claim = Some(ClaimView { ours: false, ..claim() });
+        assert!(is_marked(lost.clone()));
+        lost.targets[0].golden.claim = Some(ClaimView { ours: false, uid: "another".into(), ..claim() });
+        assert!(!is_marked(lost), "not the one on record");
     }
 
     #[rstest]

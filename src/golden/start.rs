@@ -21,8 +21,7 @@ use crate::{
 
 /// The golden's name: without class for the first target made, with its class for a further one.
 pub(super) fn name_for(draft: &Draft<'_>, class: Option<&ClassName>) -> Option<Result<GoldenName, String>> {
-    let first = draft.status.targets.iter().all(|target| target.golden.is_none());
-    let name = draft.image.golden_name(draft.schematic_id.as_ref(), class.filter(|_| !first))?;
+    let name = draft.image.golden_name(draft.schematic_id.as_ref(), class.filter(|_| draft.status.has_any_golden()))?;
     Some(name.map_err(|error| error.to_string()))
 }
 

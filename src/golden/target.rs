@@ -137,7 +137,7 @@ fn seen_for(draft: &Draft<'_>, view: &ObservedTarget, status: &TargetStatus) -> 
     }
     let class = if let ClassChoice::Found(class) = &view.class { Some(&class.name) } else { None };
     let Some(Ok(name)) = name_for(draft, class) else { return Seen::ForIt };
-    if draft.status.targets.iter().any(|other| other.golden.as_deref() == Some(name.as_str())) {
+    if draft.status.of_golden(name.as_str()).is_some() {
         return Seen::ForAnother;
     }
     match &view.name {
@@ -328,15 +328,15 @@ fn controlling<'a>(view: &'a ObservedTarget, claim: &ClaimView) -> Option<&'a Da
     view.golden.volume.as_ref().filter(|volume| claim.heeds(volume))
 }
 
-/// The claim of a golden on record that is there to stay.
-fn standing<'a>(view: &'a ObservedTarget, status: &TargetStatus) -> Option<&'a ClaimView> {
-    let is_recorded = |claim: &&ClaimView| status.claim_uid.as_ref() == Some(&claim.uid) && status.started_time.is_none();
+/// The claim on record of a golden that is made, where it is not on its way out.
+fn recorded_claim<'a>(view: &'a ObservedTarget, status: &TargetStatus) -> Option<&'a ClaimView> {
+    let is_recorded = |claim: &&ClaimView| status.claim_uid.as_ref() == Some(&claim.uid) && status.is_made();
     view.golden.claim.as_ref().filter(is_recorded).filter(|claim| !claim.terminating)
 }
 
 /// Our marks on a golden on record, where it lacks any. Who may clone it is among them, because its image may go before it does (R18, R24).
 pub(super) fn missing_marks(image: &Image, golden: &GoldenName, view: &ObservedTarget, status: &TargetStatus) -> Option<Action> {
-    let claim = standing(view, status)?;
+    let claim = recorded_claim(view, status)?;
     let volume = controlling(view, claim);
     let says_who = |found: &Option<String>| Access::read(found.as_deref()).as_ref() == Some(&image.access);
     // What was taken over by a former release does not say yet that this very claim was: a copy of it would be believed.
@@ -355,14 +355,14 @@ pub(super) fn missing_marks(image: &Image, golden: &GoldenName, view: &ObservedT
 /// A golden that an image has again is not asked to go any more: what asked for that would count when the image is deleted, and was to
 /// leave its goldens.
 fn forget_request(golden: &GoldenName, view: &ObservedTarget, status: &TargetStatus) -> Option<Action> {
-    let claim = standing(view, status).filter(|claim| claim.is_asked_to_go)?;
+    let claim = recorded_claim(view, status).filter(|claim| claim.is_asked_to_go)?;
     Some(Action::ForgetRequest { golden: golden.clone(), claim_uid: claim.uid.clone() })
 }
 
 /// The marks that goldens on record lack, for an image that is not worked on: a golden that is there says whom it is for, whatever
 /// keeps others from being made.
 pub(super) fn marks_of_all(image: &Image, observed: &Observed) -> Vec<Action> {
-    let record = |name: &GoldenName| observed.status.targets.iter().find(|known| known.golden.as_deref() == Some(name.as_str()));
+    let record = |name: &GoldenName| observed.status.of_golden(name.as_str());
     observed.views().filter_map(|view| missing_marks(image, view.name.as_ref()?, view, record(view.name.as_ref()?)?)).collect()
 }
 

@@ -92,7 +92,7 @@ pub fn is_guarded(meta: &ObjectMeta, catalog_namespace: &str) -> bool {
     golden::is_guarded(object_marks(meta, &labels, &annotations), catalog_namespace)
 }
 
-/// Whether an object goes with its owner of this UID, as the garbage collector reads it.
+/// Whether an object names an owner of this UID: it goes with that one, unless it has others.
 pub fn goes_with(meta: &ObjectMeta, owner: Option<&str>) -> bool {
     owner.is_some_and(|uid| meta.owner_references.iter().flatten().any(|reference| reference.uid == uid))
 }

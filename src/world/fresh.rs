@@ -69,6 +69,7 @@ async fn ask<K: Observe>(client: &Client, request: &Request, params: &ListParams
     loop {
         tries += 1;
         let asked = request.list(params).map_err(|error| failed::<K>(&error))?;
+        // The page and all: what a hoster grants single questions of the leader is not asked here.
         match tokio::time::timeout(READ_TIMEOUT, client.request_text(asked)).await {
             Ok(Ok(text)) => return Ok(Some(text)),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(None),

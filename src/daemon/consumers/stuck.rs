@@ -260,7 +260,7 @@ fn golden_seen(shared: &Shared, golden: &str) -> GoldenSeen {
     let images = shared.cluster.images.all();
     let found = images.iter().find_map(|image| {
         let status = image.status.as_ref()?;
-        Some((image, status, status.targets.iter().find(|target| target.golden.as_deref() == Some(golden))?))
+        Some((image, status, status.of_golden(golden)?))
     });
     match found {
         Some((image, status, target)) => {

@@ -182,7 +182,7 @@ impl Term {
                 }
             }
             Action::Adopt { golden, claim_uid, volume_uid } => {
-                if let Some(target) = status.targets.iter().find(|target| target.golden.as_deref() == Some(golden.as_str())) {
+                if let Some(target) = status.of_golden(golden.as_str()) {
                     let marks = golden::adopted_marks(image, status, target);
                     hands.write_marks(golden, &marks, claim_uid, volume_uid.as_deref()).await?;
                     tracing::info!(image = %image.name, %golden, "taken over as it is");
@@ -217,7 +217,7 @@ impl Term {
 
 /// What a golden was ordered with, from what is on record.
 fn order_of(image: &Image, status: &GoldenImageStatus, golden: &GoldenName) -> Option<ImportOrder> {
-    let target = status.targets.iter().find(|target| target.golden.as_deref() == Some(golden.as_str()))?;
+    let target = status.of_golden(golden.as_str())?;
     let schematic_id = status.resolved_schematic();
     Some(ImportOrder {
         golden: golden.clone(),

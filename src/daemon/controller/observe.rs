@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 use super::{ActError, Term};
 use crate::{
-    api::{DeletionPolicy, GoldenImage, GoldenImageStatus, parse_image},
+    api::{DeletionPolicy, GoldenImage, GoldenImageStatus, TargetStatus, parse_image},
     catalog::Listing,
     daemon::fence,
     golden::{
@@ -215,11 +215,7 @@ impl Term {
         target.golden.path = grant.as_ref().map(|grant| self.registry.path(grant));
         let facts = grant.and_then(|grant| self.registry.facts(&grant));
         if let Some(facts) = facts {
-            let began = status
-                .targets
-                .iter()
-                .find(|entry| entry.golden.as_deref() == Some(golden.as_str()))
-                .and_then(|entry| entry.started_time.clone());
+            let began = status.of_golden(golden.as_str()).and_then(|entry| entry.started_time.clone());
             let since = |at: std::time::SystemTime| {
                 let seconds = at.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
                 began.as_ref().is_some_and(|began| i64::try_from(seconds).unwrap_or(0) >= began.0.as_second())
@@ -249,7 +245,7 @@ impl Term {
             if let Some(volume) = target.golden.volume.as_ref().filter(|volume| volume.phase != "Succeeded") {
                 // A crash-looping importer that downloads the disk again and again does not move.
                 let percent = volume.percent.unwrap_or(0);
-                let known = status.targets.iter().find(|entry| entry.golden.as_deref() == Some(golden.as_str()));
+                let known = status.of_golden(golden.as_str());
                 let (disk, deadline) = (status.disk.as_ref(), self.shared.settings.import_deadline);
                 let deadline = golden::patience(deadline, disk, volume, target.golden.is_downloaded);
                 let stood = known.map(|known| golden::stood_still(known, volume, deadline, now)).unwrap_or_default();
@@ -320,8 +316,7 @@ fn is_held_back(image: Option<&Image>, status: &GoldenImageStatus, named: [&Refe
 
 /// Whether every golden of an image is made: nothing of the spool is needed then.
 fn is_made(image: &Image, status: &GoldenImageStatus) -> bool {
-    status.targets.len() >= image.targets.len()
-        && status.targets.iter().all(|target| target.claim_uid.is_some() && target.started_time.is_none())
+    status.targets.len() >= image.targets.len() && status.targets.iter().all(TargetStatus::is_made)
 }
 
 fn spooled_view(record: &Record) -> Option<SpooledView> {

@@ -196,9 +196,17 @@ impl Metrics {
 
     /// The entries of the list that become nothing now, each by its reason.
     pub fn list_problems(&self, reasons: impl IntoIterator<Item = Reason>) {
-        self.images.list_problems.clear();
+        let mut counts = std::collections::BTreeMap::<&'static str, i64>::new();
         for reason in reasons {
-            self.images.list_problems.get_or_create(&OfProblem { reason: reason.as_str() }).inc();
+            *counts.entry(reason.as_str()).or_default() += 1;
+        }
+        // Each is set in one step: a scrape in between must not see a trouble that lasts as gone.
+        for reason in Reason::ALL.iter().map(|reason| reason.as_str()) {
+            let of_it = OfProblem { reason };
+            match counts.get(reason) {
+                Some(count) => drop(self.images.list_problems.get_or_create(&of_it).set(*count)),
+                None => drop(self.images.list_problems.remove(&of_it)),
+            }
         }
     }
 
