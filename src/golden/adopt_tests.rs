@@ -2,8 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::{Foretold, GoldenView, foretell, observe::golden_view, tests::http, wanted};
+use super::{
+    Foretold, GoldenView, adopted_marks, foretell,
+    observe::golden_view,
+    tests::{http, observed},
+    wanted,
+};
 use crate::{
+    api::{GoldenImageStatus, TargetStatus},
     foreign::{Claim, DataVolume},
     rules::{
         Reason,
@@ -263,4 +269,19 @@ fn r7_what_plan_foretells() {
         });
         assert_eq!(found, expected, "{case}");
     }
+}
+
+/// What the entry says of the image stands on what is taken over as on what is made; nothing that only an import knows.
+#[test]
+fn r5_what_is_taken_over_says_what_the_entry_says() {
+    let reference = format!("quay.io/kairos/ubuntu@sha256:{}", "a".repeat(64));
+    let image = observed(json!({
+        "source": { "containerDisk": { "reference": reference } },
+        "operatingSystem": { "family": "kairos", "kubernetesVersion": "v1.35.6+k3s1" },
+    }))
+    .image
+    .expect("image");
+    let told = adopted_marks(&image, &GoldenImageStatus::default(), &TargetStatus::default()).annotations;
+    assert_eq!(told.get(marks::KUBERNETES_VERSION).map(String::as_str), Some("v1.35.6+k3s1"), "{told:?}");
+    assert!(!told.contains_key(marks::DISK_DIGEST) && !told.contains_key(marks::ARTIFACT_DIGEST), "{told:?}");
 }
