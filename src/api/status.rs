@@ -108,9 +108,9 @@ impl GoldenImageStatus {
         told.map(|condition| Reason::EntryEdited.without_remedy(&condition.message))
     }
 
-    /// The digest of the disk that may never change again, since a golden was made from it.
+    /// The digest of the disk that may never change again, since a golden was made from it. What was taken over as it is was not.
     pub fn frozen_disk(&self) -> Option<crate::model::Digest> {
-        let is_made = self.targets.iter().any(|target| target.claim_uid.is_some());
+        let is_made = self.targets.iter().any(|target| target.claim_uid.is_some() && target.adopted != Some(true));
         self.disk.as_ref().filter(|_| is_made).and_then(|disk| disk.digest.parse().ok())
     }
 

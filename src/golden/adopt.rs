@@ -171,7 +171,7 @@ pub(super) fn progress(
     };
     // What it was made from stands on it, as on a golden that has the image's name.
     if found.origin == Origin::ThisImage
-        && let Some(conflict) = conflict(draft, golden, claim, view)
+        && let Some(conflict) = conflict(draft, &status.requested_class, golden, claim, view)
     {
         return Some(conflict);
     }

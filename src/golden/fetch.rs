@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     Action, FetchView, HeldBack, SpooledView,
     decide::{Draft, after, whole_seconds},
-    import::backoff,
+    import::{backoff, stands_for_another},
     target::TargetState,
 };
 use crate::{
@@ -40,7 +40,10 @@ pub(super) fn progress(draft: &mut Draft<'_>, states: &[TargetState]) -> FetchSt
     let needed = states.iter().any(|state| state.needs_disk) && !draft.image.suspend;
     match &draft.observed.spooled {
         Some(spooled) if draft.frozen_disk().is_none_or(|frozen| frozen == spooled.disk_digest) => {
-            record_spooled(draft, spooled);
+            // An import for the former disk may have ended by now, unseen: the record moves on when that is gone.
+            if !stands_for_another(draft, spooled.disk_digest) {
+                record_spooled(draft, spooled);
+            }
             return FetchState::Done;
         }
         Some(other) if !(needed && is_asked_again(draft, other)) => return upstream_changed(draft, needed),

@@ -25,6 +25,16 @@ pub(super) fn spooled_disk(draft: &Draft<'_>) -> Option<(Digest, DiskSize)> {
     }
 }
 
+/// Whether a DataVolume stands that is filled from another disk than this one. It may be finished by the time that its deletion arrives, and
+/// its golden is of its own disk then.
+pub(super) fn stands_for_another(draft: &Draft<'_>, disk: Digest) -> bool {
+    let disk = disk.to_string();
+    let is_of_another = |volume: &DataVolumeView| {
+        volume.ours && !volume.terminating && volume.copies.is_none() && volume.disk_digest.as_ref().is_some_and(|own| *own != disk)
+    };
+    draft.observed.targets.iter().filter_map(|view| view.golden.volume.as_ref()).any(is_of_another)
+}
+
 pub(super) fn failed_before(status: &TargetStatus, limit: i32) -> TargetState {
     let (reason, message) = status.last_failure.as_ref().map_or((Reason::ImportFailed, String::new()), |failure| {
         (failure.reason.parse().unwrap_or(Reason::ImportFailed), failure.message.clone())
@@ -320,22 +330,40 @@ pub(super) fn backoff(draft: &Draft<'_>, attempts: i32) -> Duration {
     Backoff::new(shortest, longest).next(&draft.observed.metadata.uid, u32::try_from(attempts).unwrap_or(0), None)
 }
 
-/// What a golden that carries our mark has other than what is wanted: a re-created image may ask for another class or digest.
-pub(super) fn unlike(draft: &Draft<'_>, claim: &ClaimView, view: &ObservedTarget) -> Option<String> {
+/// What a golden that carries our mark has other than what is wanted by the target that asks for this class (empty: the default one): a
+/// re-created image may ask for another class or digest.
+pub(super) fn unlike(draft: &Draft<'_>, requested_class: &str, claim: &ClaimView, view: &ObservedTarget) -> Option<String> {
+    // What a target leaves open its golden decides: the default class may have moved since, which is told as drift.
+    let is_open = |class: &str| requested_class.is_empty() && draft.image.targets.iter().all(|other| other.requested_class() != class);
     if let (ClassChoice::Found(wanted), Some(class)) = (&view.class, &claim.class)
         && wanted.name.as_str() != class
+        && !is_open(class)
     {
         return Some(format!("has the StorageClass {class}, not {}", wanted.name));
     }
     // What was taken over as it was, was taken over whatever it holds.
-    let wanted = draft.image.digest.map(|digest| digest.to_string()).filter(|_| !claim.is_taken_over())?;
+    if claim.is_taken_over() {
+        return None;
+    }
+    if let (Some(frozen), Some(own)) = (draft.frozen_disk(), &claim.disk_digest)
+        && *own != frozen.to_string()
+    {
+        return Some(format!("holds the disk {own}, and the image's other goldens {frozen}"));
+    }
+    let wanted = draft.image.digest.map(|digest| digest.to_string())?;
     (claim.artifact_digest.as_ref() != Some(&wanted))
         .then(|| format!("was made from {}, not from {wanted}", claim.artifact_digest.as_deref().unwrap_or("an unknown download")))
 }
 
 /// What is told of a golden that is there and is not what is wanted.
-pub(super) fn conflict(draft: &Draft<'_>, golden: &GoldenName, claim: &ClaimView, view: &ObservedTarget) -> Option<TargetState> {
-    let difference = unlike(draft, claim, view)?;
+pub(super) fn conflict(
+    draft: &Draft<'_>,
+    requested_class: &str,
+    golden: &GoldenName,
+    claim: &ClaimView,
+    view: &ObservedTarget,
+) -> Option<TargetState> {
+    let difference = unlike(draft, requested_class, claim, view)?;
     Some(TargetState::trouble(Reason::NameConflict, format!("The golden {golden} is there and {difference}.")))
 }
 
@@ -347,7 +375,7 @@ pub(super) fn finished(
     view: &ObservedTarget,
     status: &mut TargetStatus,
 ) -> TargetState {
-    conflict(draft, golden, claim, view).unwrap_or_else(|| succeeded(draft, golden, claim, view, status))
+    conflict(draft, &status.requested_class, golden, claim, view).unwrap_or_else(|| succeeded(draft, golden, claim, view, status))
 }
 
 /// The import is over: the claim's UID and what storage made of the order are put on record, once and for all.
@@ -378,10 +406,11 @@ pub(super) fn succeeded(
     }
     // Ours by its marks, which say nothing of its bytes: it was adopted before.
     status.adopted = (claim.is_taken_over() || draft.status.disk.is_none() && claim.disk_digest.is_none()).then_some(true);
-    // A status that was lost or cleared by hand: what the golden itself says of its disk is as good, and freezes it again.
-    if draft.status.disk.is_none()
-        && status.adopted.is_none()
+    // What the golden itself says of its disk counts and is frozen with it: the status may have been lost, or cleared by hand, or be of a disk
+    // that was fetched while this import ended.
+    if status.adopted.is_none()
         && let (Some(digest), Some(size)) = (&claim.disk_digest, claim.request)
+        && draft.status.disk.as_ref().is_none_or(|disk| disk.digest != *digest)
     {
         draft.status.disk = Some(DiskStatus { digest: digest.clone(), virtual_size: size.to_string() });
     }

@@ -187,7 +187,7 @@ fn finished(draft: &mut Draft<'_>, parting: &Parting<'_>, status: &mut TargetSta
     // Of the same bytes as one that is wanted: what a restore brought back is not what was imported.
     let is_filled = |claim: &&ClaimView| {
         volume.is_some_and(|volume| claim.heeds(volume) && claim.brought_back(volume).is_none())
-            && unlike(draft, claim, &leaving.target).is_none()
+            && unlike(draft, &leaving.requested_class, claim, &leaving.target).is_none()
     };
     let Some(claim) = claim.filter(|claim| is_done && claim.bound && !claim.terminating).filter(is_filled) else { return false };
     // On record, so that it goes as every finished golden does.
@@ -255,7 +255,7 @@ fn disbelieved(draft: &Draft<'_>, leaving: &Leaving, claim: &ClaimView) -> Optio
     let other = || match (claim.heeds(volume), volume.ours) {
         (false, _) => Some("another DataVolume controls it".to_owned()),
         (true, false) => Some("its DataVolume does not carry this image's mark".to_owned()),
-        (true, true) => unlike(draft, claim, &leaving.target).map(|difference| format!("it {difference}")),
+        (true, true) => unlike(draft, &leaving.requested_class, claim, &leaving.target).map(|difference| format!("it {difference}")),
     };
     claim.brought_back(volume).or_else(|| other().filter(|_| is_over))
 }

@@ -3,7 +3,7 @@
 use super::{
     Action, ClaimView, ClassFound, ImportOrder, ObservedTarget,
     decide::{Draft, after},
-    import::{fail, failed_before, serve, spooled_disk},
+    import::{fail, failed_before, serve, spooled_disk, stands_for_another},
     leaving::last,
     target::TargetState,
 };
@@ -164,7 +164,7 @@ struct Bytes {
 /// bytes, without upstream, which may not even serve them any more. Where a stated size is too small for such a copy (the
 /// other golden may be larger than the disk), the disk is fetched again.
 fn bytes(draft: &Draft<'_>, target: &Target, golden: &GoldenName, volume: Volume) -> Option<Bytes> {
-    if let Some((disk, virtual_size)) = spooled_disk(draft) {
+    if let Some((disk, virtual_size)) = spooled_disk(draft).filter(|(disk, _)| !stands_for_another(draft, *disk)) {
         let artifact = draft.observed.spooled.as_ref().map(|spooled| spooled.artifact_digest);
         return Some(Bytes { disk, artifact, size: golden_size(virtual_size, target.size, volume.least()), copies: None });
     }

@@ -10,7 +10,7 @@ use super::{
     Observed, ObservedTarget, Permits, Reference, Retirement, Settings, SpooledView, UsageView, decide,
 };
 use crate::{
-    api::{ConditionType, GoldenImageStatus, find_condition, is_true, parse_image},
+    api::{ConditionType, GoldenImageStatus, TargetStatus, find_condition, is_true, parse_image},
     catalog::Listing,
     model::{Digest, DiskSize, VolumeMode},
     rules::{
@@ -299,6 +299,77 @@ fn a_refetch_with_other_bytes_begins_an_unfinished_import_anew() {
         decision.after.contains(&Action::DeleteVolume { golden: "vm-default-images-a".parse().expect("name"), uid: "dv".into() }),
         "{decision:?}"
     );
+}
+
+/// The import ended in the moment in which it was to be begun anew: its deletion was refused, or cut off.
+#[test]
+fn a_golden_is_of_the_disk_that_it_was_imported_from() {
+    let mut observed = http();
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    observed.targets[0].golden.volume = Some(volume("ImportInProgress"));
+    observed.spooled = Some(SpooledView { disk_digest: Digest::of(b"other"), ..spooled() });
+    let anew = run(&observed);
+    assert!(anew.after.iter().any(|action| matches!(action, Action::DeleteVolume { .. })));
+    let recorded = |status: &GoldenImageStatus| status.disk.as_ref().map(|disk| disk.digest.clone());
+    assert_eq!(recorded(&anew.status), Some(disk().to_string()));
+    let ended = |status: GoldenImageStatus| {
+        let mut ended = observed.clone();
+        ended.status = status;
+        ended.targets[0].golden.volume = Some(volume("Succeeded"));
+        let request = DiskSize::from_bytes(5 << 30);
+        ended.targets[0].golden.claim = Some(ClaimView { disk_digest: Some(disk().to_string()), request, ..claim() });
+        run(&ended)
+    };
+    let done = ended(anew.status.clone());
+    assert_eq!((recorded(&done.status), reason(&done).as_str()), (Some(disk().to_string()), "Ready"));
+    // As a former release left it: the other disk is on record already.
+    let mut former = anew.status.clone();
+    former.disk.as_mut().expect("disk").digest = Digest::of(b"other").to_string();
+    let done = ended(former);
+    assert_eq!(recorded(&done.status), Some(disk().to_string()));
+
+    // Gone, as it mostly is: the record moves on.
+    observed.status = anew.status;
+    observed.targets[0].golden.volume = None;
+    let moved = run(&observed);
+    assert_eq!(recorded(&moved.status), Some(Digest::of(b"other").to_string()));
+    assert!(moved.after.iter().any(|action| matches!(action, Action::CreateVolume(order) if order.disk == Digest::of(b"other"))));
+}
+
+/// What was taken over as it is was made from nobody knows what: it binds no other golden to a disk.
+#[test]
+fn an_adopted_golden_freezes_no_disk() {
+    let mut observed = self::observed(json!({
+        "source": { "http": { "url": "https://e.example/a.qcow2" } },
+        "storage": { "targets": [{ "storageClassName": "replicated" }, { "storageClassName": "local" }] },
+    }));
+    observed.targets[1].class = class("local");
+    let target = |name: &str, class: &str| TargetStatus {
+        requested_class: class.into(),
+        golden: Some(name.into()),
+        storage_class_name: Some(class.into()),
+        ..TargetStatus::default()
+    };
+    let adopted = TargetStatus { claim_uid: Some("pvc".into()), adopted: Some(true), ..target("vm-default-images-a", "replicated") };
+    let begun = TargetStatus {
+        started_time: Some(crate::golden::decide::whole_seconds(now())),
+        attempts: 1,
+        ..target("vm-default-images-a-local", "local")
+    };
+    observed.status.disk = Some(crate::api::DiskStatus { digest: disk().to_string(), virtual_size: "1Gi".into() });
+    observed.status.targets = vec![adopted, begun];
+    observed.targets[0].golden.claim = Some(ClaimView { disk_digest: None, adopt: Some("pvc".into()), ..claim() });
+    observed.targets[0].golden.volume = Some(DataVolumeView { disk_digest: None, ..volume("Succeeded") });
+    observed.targets[1].name = "vm-default-images-a-local".parse().ok();
+    observed.targets[1].golden.volume = Some(DataVolumeView { uid: "dv2".into(), ..volume("ImportInProgress") });
+    observed.spooled = Some(SpooledView { disk_digest: Digest::of(b"other"), ..spooled() });
+    assert_eq!(observed.status.frozen_disk(), None);
+    let anew = run(&observed);
+    assert!(anew.after.iter().any(|action| matches!(action, Action::DeleteVolume { uid, .. } if uid == "dv2")), "{anew:?}");
+    assert_ne!(reason(&anew), "UpstreamChanged");
+    observed.status.targets[0].adopted = None;
+    assert_eq!(observed.status.frozen_disk(), Some(disk()));
 }
 
 #[test]
@@ -723,13 +794,23 @@ fn a_cleared_status_is_written_again_from_what_is_there() {
 
 #[test]
 fn a_golden_of_another_class_or_download_is_not_taken_over() {
-    let mut observed = http();
-    observed.spooled = Some(spooled());
-    observed.targets[0].golden.volume = Some(volume("Succeeded"));
-    observed.targets[0].golden.claim = Some(ClaimView { class: Some("local".into()), ..claim() });
-    let decision = run(&observed);
-    assert_eq!(reason(&decision), "NameConflict");
-    assert!(decision.status.targets[0].claim_uid.is_none());
+    let in_local = |targets: serde_json::Value| {
+        let mut observed =
+            self::observed(json!({ "source": { "http": { "url": "https://e.example/a.qcow2" } }, "storage": { "targets": targets } }));
+        observed.spooled = Some(spooled());
+        observed.targets[0].golden.volume = Some(volume("Succeeded"));
+        observed.targets[0].golden.claim = Some(ClaimView { class: Some("local".into()), ..claim() });
+        run(&observed)
+    };
+    for asked in [json!([{ "storageClassName": "replicated" }]), json!([{}, { "storageClassName": "local" }])] {
+        let decision = in_local(asked);
+        let told = find_condition(&decision.status.targets[0].conditions, ConditionType::Ready).expect("told");
+        assert!(told.reason == "NameConflict" && told.message.contains("has the StorageClass local, not replicated"), "{told:?}");
+        assert!(decision.status.targets[0].claim_uid.is_none());
+    }
+    // The default class moved since it was made, and the image, or its status, was lost: what the target leaves open its golden decides.
+    let decision = in_local(json!([{}]));
+    assert_eq!((reason(&decision).as_str(), decision.status.targets[0].storage_class_name.as_deref()), ("Ready", Some("local")));
 
     let wanted = Digest::of(b"wanted");
     let mut observed = self::observed(json!({ "source": { "http": { "url": "https://e.example/a" } }, "digest": wanted.to_string() }));
