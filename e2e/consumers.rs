@@ -546,6 +546,7 @@ async fn a_restart_writes_nothing(scene: &Scene<'_>, daemon: harness::Daemon) ->
     scene.agreed().await;
     let before = scene.status().await;
     scene.stage.kill(daemon).await;
+    a_lost_record_is_not_free(scene).await;
     let mark = scene.stage.cluster.audit_mark().await;
     let daemon = scene.stage.daemon("a");
     daemon.ready().await;
@@ -565,6 +566,18 @@ async fn a_restart_writes_nothing(scene: &Scene<'_>, daemon: harness::Daemon) ->
         of_daemon.map(|request| format!("{request:?}")).filter(|request| request.contains(TENANT) && request.contains("patch")).collect();
     assert!(marks.is_empty(), "{marks:#?}");
     daemon
+}
+
+/// An image that a backup brought back has no status: its golden stands beside it, and is in use all the same.
+async fn a_lost_record_is_not_free(scene: &Scene<'_>) {
+    let (images, by_hand) = (scene.stage.images(), PatchParams::default());
+    let status = images.get(IMAGE).await.expect("image").status;
+    let lost = images.patch_status(IMAGE, &by_hand, &Patch::Merge(json!({ "status": null }))).await.expect("taken off");
+    assert!(lost.status.is_none_or(|status| status.targets.is_empty()));
+    let refused = scene.cli(&["check-delete", IMAGE]).await;
+    assert_eq!((refused.code, refused.stdout.contains("in use: ")), (Some(1), true), "{refused:?}");
+    assert_eq!(scene.told(IMAGE).await["goldens"], json!([GOLDEN]));
+    images.patch_status(IMAGE, &by_hand, &Patch::Merge(json!({ "status": status }))).await.expect("put back");
 }
 
 async fn what_goes_is_free_again(scene: &Scene<'_>) {
