@@ -231,6 +231,7 @@ async fn what_still_needs_this_golden() {
     a_worker_class_names_its_image_by_identity(&scene).await;
     kinds::come_and_go(&scene).await;
     waiting::disks_that_wait_hide_no_stuck_clone(&scene).await;
+    waiting::a_clone_waits_for_an_image_that_has_not_begun(&scene).await;
     a_clone_that_does_not_move_is_told(&scene).await;
     a_clone_that_was_copied_is_counted_with_its_cause(&scene).await;
     let daemon = a_restart_writes_nothing(&scene, daemon).await;
