@@ -238,6 +238,7 @@ async fn what_still_needs_this_golden() {
     let daemon = backfill::older_disks_are_marked_one_by_one(&scene.stage, daemon).await;
     what_goes_is_free_again(&scene).await;
     drop(daemon);
+    kinds::explain_reads_pools_of_a_newer_cluster_api(&scene).await;
 }
 
 async fn nobody_uses_it(scene: &Scene<'_>) {
