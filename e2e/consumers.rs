@@ -231,12 +231,14 @@ async fn what_still_needs_this_golden() {
     a_worker_class_names_its_image_by_identity(&scene).await;
     kinds::come_and_go(&scene).await;
     waiting::disks_that_wait_hide_no_stuck_clone(&scene).await;
+    waiting::a_clone_waits_for_an_image_that_has_not_begun(&scene).await;
     a_clone_that_does_not_move_is_told(&scene).await;
     a_clone_that_was_copied_is_counted_with_its_cause(&scene).await;
     let daemon = a_restart_writes_nothing(&scene, daemon).await;
     let daemon = backfill::older_disks_are_marked_one_by_one(&scene.stage, daemon).await;
     what_goes_is_free_again(&scene).await;
     drop(daemon);
+    kinds::explain_reads_pools_of_a_newer_cluster_api(&scene).await;
 }
 
 async fn nobody_uses_it(scene: &Scene<'_>) {
@@ -546,6 +548,7 @@ async fn a_restart_writes_nothing(scene: &Scene<'_>, daemon: harness::Daemon) ->
     scene.agreed().await;
     let before = scene.status().await;
     scene.stage.kill(daemon).await;
+    a_lost_record_is_not_free(scene).await;
     let mark = scene.stage.cluster.audit_mark().await;
     let daemon = scene.stage.daemon("a");
     daemon.ready().await;
@@ -565,6 +568,18 @@ async fn a_restart_writes_nothing(scene: &Scene<'_>, daemon: harness::Daemon) ->
         of_daemon.map(|request| format!("{request:?}")).filter(|request| request.contains(TENANT) && request.contains("patch")).collect();
     assert!(marks.is_empty(), "{marks:#?}");
     daemon
+}
+
+/// An image that a backup brought back has no status: its golden stands beside it, and is in use all the same.
+async fn a_lost_record_is_not_free(scene: &Scene<'_>) {
+    let (images, by_hand) = (scene.stage.images(), PatchParams::default());
+    let status = images.get(IMAGE).await.expect("image").status;
+    let lost = images.patch_status(IMAGE, &by_hand, &Patch::Merge(json!({ "status": null }))).await.expect("taken off");
+    assert!(lost.status.is_none_or(|status| status.targets.is_empty()));
+    let refused = scene.cli(&["check-delete", IMAGE]).await;
+    assert_eq!((refused.code, refused.stdout.contains("in use: ")), (Some(1), true), "{refused:?}");
+    assert_eq!(scene.told(IMAGE).await["goldens"], json!([GOLDEN]));
+    images.patch_status(IMAGE, &by_hand, &Patch::Merge(json!({ "status": status }))).await.expect("put back");
 }
 
 async fn what_goes_is_free_again(scene: &Scene<'_>) {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::{
     harness,
     objects::{Disk, Form, RIGHT, object},
-    stand::{CATALOG, create, stand},
+    stand::{CATALOG, create, set_status, stand},
 };
 
 #[tokio::test]
@@ -21,6 +21,14 @@ async fn explain_says_what_admission_says_live_and_offline() {
     let pool = ask(&[&format!("{}/VirtualMachine/good", &*tenant), "-o", "json"]).await.ok();
     let pool: Value = serde_json::from_str(&pool).expect("JSON");
     assert_eq!(pool["disks"][0]["pool"], format!("{}/VirtualMachine/good", &*tenant));
+    // What its disk waits for, which KubeVirt names as the template says. A disk of the VM's own name is another.
+    for (disk, phase) in [("good-disk", "CloneScheduled"), ("good", "Paused")] {
+        let volume = object(Form::Volume, disk, RIGHT);
+        create(cluster, &tenant, &volume, false).await.unwrap_or_else(|refused| panic!("{}", refused.message));
+        set_status(cluster, "cdi.kubevirt.io/v1beta1", "DataVolume", &tenant, disk, json!({ "phase": phase })).await;
+    }
+    let waits = ask(&[&format!("{}/vm/good", &*tenant)]).await.ok();
+    assert!(waits.contains("waits: CDI is at CloneScheduled") && !waits.contains("Paused"), "{waits}");
     assert_eq!(ask(&[&format!("{}/dv/nothing", &*tenant)]).await.code, Some(2));
     assert_eq!(ask(&["nonsense"]).await.code, Some(64));
 

@@ -14,7 +14,7 @@ use crate::{
     harness::{self, Cluster, eventually, until, until_gone},
     objects::{Disk, Form, RIGHT, object},
     stage::{self, CATALOG, Launch, Options, Stage, images},
-    stand::{Stand, create, golden, own_hurried_cluster, stand},
+    stand::{Stand, create, golden, own_hurried_cluster, set_status, stand},
 };
 
 /// How long a golden is closed before it goes, short for tests.
@@ -493,8 +493,35 @@ async fn five_hundred_races() {
     races(500, 50, 0x5eed_0500).await;
 }
 
+/// Force that somebody wrote on a golden's PVC, where no leader takes it off, is no word of whoever retires its image without force.
+async fn force_left_on_a_golden_is_taken_off(cluster: &Cluster) {
+    golden(cluster, "armed", "replicated", "6Gi", "Block").await;
+    golden(cluster, "another-armed", "replicated", "6Gi", "Block").await;
+    let image = json!({
+        "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "armed" },
+        "spec": { "source": { "http": { "url": "https://x.example/armed.qcow2" } } },
+    });
+    cluster.apply(&image.to_string()).await;
+    let claims = claims(cluster).await;
+    let uid = claims.get("armed").await.expect("claim").uid();
+    let record = json!({ "targets": [{ "requestedClass": "", "golden": "armed", "claimUID": uid, "attempts": 1 }] });
+    set_status(cluster, "cozystack.io/v1alpha1", "GoldenImage", "", "armed", record).await;
+    let arm = Patch::Merge(json!({ "metadata": { "annotations": { marks::FORCE_RETIRE: "long ago" } } }));
+    for asked in [&["retire", "armed"][..], &["retire", "armed", "--undo"]] {
+        for name in ["armed", "another-armed"] {
+            harness::made(async || claims.patch(name, &PatchParams::default(), &arm).await).await.expect("armed");
+        }
+        harness::cli(Some(cluster.admin_kubeconfig()), asked).await.ok();
+        let is_armed = async |name: &str| claims.get(name).await.expect("claim").annotations().contains_key(marks::FORCE_RETIRE);
+        assert_eq!((is_armed("armed").await, is_armed("another-armed").await), (false, true), "{asked:?}");
+    }
+    let images = cluster.api(&cluster.admin(), "cozystack.io/v1alpha1", "GoldenImage", "").await;
+    images.delete("armed", &DeleteParams::default()).await.expect("nothing keeps it");
+}
+
 /// By force it goes in spite of what needs it, and says so.
 pub async fn force_is_told(cluster: &Cluster, stand: &Stand) {
+    force_left_on_a_golden_is_taken_off(cluster).await;
     let leader = stand.leader(cluster, "force", "60s").await;
     let tenant = cluster.namespace("tenant").await;
     golden(cluster, "forced", "replicated", "6Gi", "Block").await;

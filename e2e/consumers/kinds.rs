@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use golden_catalog::api::GoldenImage;
-use kube::api::{DeleteParams, PostParams};
-use serde_json::json;
+use kube::api::{DeleteParams, DynamicObject, PostParams};
+use serde_json::{Value, json};
 
 use crate::{
     CDI, GOLDEN, Scene, TENANT, from_golden, harness, holder, machine_template,
@@ -142,4 +142,33 @@ pub async fn come_and_go(scene: &Scene<'_>) {
         assert!(lines.contains(&expected), "{expected} is not among\n{}", lines.join("\n"));
     }
     scene.stage.images().delete(BY_IDENTITY, &DeleteParams::default()).await.expect("deleted");
+}
+
+/// A pool of a server that does not serve `v1beta1` any more: whose template it is only its MachineDeployment says.
+pub async fn explain_reads_pools_of_a_newer_cluster_api(scene: &Scene<'_>) {
+    const POOLS: &str = "machinedeployments.cluster.x-k8s.io";
+    let definitions = scene.api("apiextensions.k8s.io/v1", "CustomResourceDefinition", "default").await;
+    harness::eventually("the server serves the newer version alone", async || {
+        let mut found: DynamicObject = definitions.get(POOLS).await.map_err(|error| error.to_string())?;
+        let versions = found.data["spec"]["versions"].as_array_mut().ok_or("no versions")?;
+        let mut newer = versions.first().cloned().ok_or("no version")?;
+        for version in versions.iter_mut() {
+            (version["served"], version["storage"]) = (false.into(), false.into());
+        }
+        (newer["name"], newer["served"], newer["storage"]) = ("v1beta2".into(), true.into(), true.into());
+        versions.push(newer);
+        definitions.replace(POOLS, &PostParams::default(), &found).await.map(drop).map_err(|error| error.to_string())
+    })
+    .await;
+    scene.apply(machine_template("newer", json!({}))).await;
+    let mut pool = holder("MachineDeployment", "kubernetes-demo-md6", "newer", json!({}));
+    pool["apiVersion"] = "cluster.x-k8s.io/v1beta2".into();
+    let cluster = scene.stage.cluster;
+    harness::eventually("a pool is made in the newer version", async || {
+        cluster.try_apply(&cluster.admin(), TENANT, &pool.to_string()).await.map(drop).map_err(|error| error.to_string())
+    })
+    .await;
+    let told = scene.cli(&["explain", &format!("{TENANT}/kubevirtmachinetemplate/newer"), "-o", "json"]).await;
+    let told: Value = serde_json::from_str(&told.stdout).unwrap_or_else(|error| panic!("{error}: {told:?}"));
+    assert_eq!(told["disks"][0]["pool"], format!("{TENANT}/KubernetesNodes/demo-md6"), "{told}");
 }

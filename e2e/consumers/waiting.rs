@@ -56,3 +56,34 @@ pub async fn disks_that_wait_hide_no_stuck_clone(scene: &Scene<'_>) {
     .await;
     scene.stage.cdi.resume();
 }
+
+/// An image that is not imported yet has no golden on record: who clones what it will make waits, and is told so; when it is to go instead,
+/// that is told.
+pub async fn a_clone_waits_for_an_image_that_has_not_begun(scene: &Scene<'_>) {
+    const IMAGE: &str = "later";
+    let images = scene.stage.images();
+    let later = json!({
+        "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": IMAGE },
+        "spec": { "source": { "http": { "url": "http://upstream.invalid/later.qcow2" } }, "suspend": true },
+    });
+    images.create(&PostParams::default(), &serde_json::from_value(later).expect("an image")).await.expect("created");
+    scene.stage.until_reason(IMAGE, "Suspended").await;
+    scene.apply(disk("early", from_golden("vm-default-images-later"), json!({}))).await;
+    scene.event("early", "WaitingForGolden", &["vm-default-images-later is not Ready yet (Suspended)", "goldenimage later"]).await;
+    // One that came after it is stuck by now.
+    scene.apply(disk("after-it", from_golden("another-ghost"), json!({}))).await;
+    scene.event("after-it", "CloneStuck", &["GoldenMissing"]).await;
+    let events: Api<Event> = Api::namespaced(scene.stage.cluster.admin(), TENANT);
+    let events = events.list(&ListParams::default()).await.expect("events").items;
+    let is_early = |event: &&Event| event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some("early");
+    let wrong: Vec<_> = events.iter().filter(is_early).filter(|event| event.reason.as_deref() == Some("CloneStuck")).collect();
+    assert!(wrong.is_empty(), "told to be stuck while its image is still to begin: {wrong:?}");
+
+    images.patch(IMAGE, &PatchParams::default(), &Patch::Merge(json!({ "spec": { "retire": true } }))).await.expect("retired");
+    scene.event("early", "CloneStuck", &["GoldenFailed"]).await;
+    let volumes = scene.api(CDI, "DataVolume", TENANT).await;
+    for name in ["early", "after-it"] {
+        volumes.delete(name, &DeleteParams::default()).await.expect("deleted");
+    }
+    images.delete(IMAGE, &DeleteParams::default()).await.expect("deleted");
+}

@@ -43,7 +43,7 @@ pub(super) async fn run(arguments: RetireArguments) -> Result<Exit, Failure> {
     let images: Api<GoldenImage> = Api::all(client.clone());
     let image = images.get_opt(&arguments.name).await.map_err(|error| failure("read GoldenImage", &arguments.name, &error))?;
     match image {
-        Some(image) => retire_image(&images, &image, &arguments).await,
+        Some(image) => retire_image(client, &images, &image, &arguments).await,
         None => retire_golden(client, &images, &arguments).await,
     }
 }
@@ -52,12 +52,21 @@ fn failure(what: &str, name: &str, error: &kube::Error) -> Failure {
     Failure::new(format!("cannot {what} {name}: {}", api_error(error)))
 }
 
-async fn retire_image(images: &Api<GoldenImage>, image: &GoldenImage, arguments: &RetireArguments) -> Result<Exit, Failure> {
+async fn retire_image(
+    client: Client,
+    images: &Api<GoldenImage>,
+    image: &GoldenImage,
+    arguments: &RetireArguments,
+) -> Result<Exit, Failure> {
     let name = &arguments.name;
     // A field of a manager of its own, forced: values may say `retire: false`, and a person's word is newer.
     let spec = if arguments.undo { json!({}) } else { json!({ "retire": true }) };
     let patch = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": name, "uid": image.uid() }, "spec": spec });
     let params = PatchParams::apply(MANAGER).force();
+    if arguments.force.is_none() {
+        // It counts as the one on the image does, and the leader takes it off only where the golden is Ready.
+        disarm_goldens(client, image, &arguments.catalog_namespace).await?;
+    }
     if !arguments.undo && arguments.force.is_none() {
         // Left over from another time, it would take goldens that are in use. Before the wish, which it would be about.
         force(images, image, None).await.map_err(|error| failure("retire", name, &error))?;
@@ -92,6 +101,24 @@ async fn retire_image(images: &Api<GoldenImage>, image: &GoldenImage, arguments:
 async fn force(images: &Api<GoldenImage>, image: &GoldenImage, reason: Option<&str>) -> kube::Result<GoldenImage> {
     let patch = json!({ "metadata": { "uid": image.uid(), "annotations": { marks::FORCE_RETIRE: reason } } });
     images.patch(&image.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await
+}
+
+/// Takes the force off the goldens of an image, which somebody may have left there by hand.
+async fn disarm_goldens(client: Client, image: &GoldenImage, catalog: &str) -> Result<(), Failure> {
+    let (claims, owner) = (Api::<PersistentVolumeClaim>::namespaced(client, catalog), Owner::of(image));
+    let marked = ListParams::default().labels(&format!("{}={}", marks::GOLDEN, marks::GOLDEN_VALUE));
+    let standing = claims.list_metadata(&marked).await;
+    let standing = standing.map_err(|error| failure("find what forces the goldens of", &image.name_any(), &error))?;
+    for claim in standing.items.iter().filter(|claim| claim.annotations().contains_key(marks::FORCE_RETIRE)) {
+        if owner.claim(&claim.metadata) == Whose::Another {
+            continue;
+        }
+        let patch = json!({ "metadata": { "uid": claim.uid(), "annotations": { marks::FORCE_RETIRE: null } } });
+        let name = claim.name_any();
+        let written = claims.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        written.map_err(|error| failure("take the force off golden", &name, &error))?;
+    }
+    Ok(())
 }
 
 /// The wish on a golden counts only where no GoldenImage has it: written before, it would do nothing now, and much later take away what

@@ -5,19 +5,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::{api::storage::v1::StorageClass, jiff::Timestamp};
+use k8s_openapi::{api::storage::v1::StorageClass, apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
 
 use super::Failure;
 use crate::{
+    admission::ImageFacts,
     api::GoldenImage,
     daemon::cluster,
     foreign::{Claim, DataVolume},
+    golden::Owner,
     model::Identity,
-    rules::{class::Classes, clone::Known, consumers::Consumers, marks},
+    rules::{class::Classes, clone::Known, consumers::Consumers, marks, whose::Whose},
     run::{api_error, client::reader},
     world::{
         ConsumerWatch, Phase, WatchSettings,
+        evidence::texts,
         facts::class_facts,
         ledger::{GoldenKey, Kind, Storage},
     },
@@ -122,16 +125,92 @@ async fn subject(client: &Client, name: &str, catalog: &str) -> Result<Subject, 
     let (image, claim, volume) = tokio::join!(images.get_opt(name), claims.get_opt(name), volumes.get_opt(name));
     let image = there("GoldenImage", image)?;
     let (claim, volume) = (there("PersistentVolumeClaim", claim)?, there("DataVolume", volume)?);
-    let status = image.as_ref().and_then(|image| image.status.clone()).unwrap_or_default();
-    let mut goldens: Vec<String> = status.targets.iter().filter_map(|target| target.golden.clone()).collect();
+    let (mut goldens, identity) = match &image {
+        Some(image) => {
+            let marked = ListParams::default().labels(&format!("{}={}", marks::GOLDEN, marks::GOLDEN_VALUE));
+            let standing = claims.list_metadata(&marked).await;
+            let standing =
+                standing.map_err(|error| Failure::new(format!("cannot list the goldens in {catalog}: {}", api_error(&error))))?;
+            let standing: Vec<ObjectMeta> = standing.items.into_iter().map(|claim| claim.metadata).collect();
+            goldens_of(image, &standing)
+        }
+        None => (BTreeSet::new(), None),
+    };
     let is_golden = claim.is_some() || volume.is_some();
     // A golden that is gone may still be named.
-    if (is_golden || image.is_none()) && !goldens.iter().any(|golden| golden == name) {
-        goldens.push(name.to_owned());
+    if is_golden || image.is_none() {
+        goldens.insert(name.to_owned());
     }
     let label = |labels: &std::collections::BTreeMap<String, String>| labels.get(marks::IDENTITY).cloned();
     let marked = claim.as_ref().and_then(|claim| label(claim.labels())).or_else(|| label(volume.as_ref()?.labels()));
-    let identity = status.identity.or(marked).and_then(|identity| identity.parse().ok());
+    let identity = identity.or(marked).and_then(|identity| identity.parse().ok());
     let kind = if image.is_some() { "GoldenImage" } else { "golden" };
-    Ok(Subject { kind, goldens, identity, exists: image.is_some() || is_golden })
+    Ok(Subject { kind, goldens: goldens.into_iter().collect(), identity, exists: image.is_some() || is_golden })
+}
+
+/// The goldens of an image, and its identity. `standing`: all that is marked as a golden in the catalog.
+///
+/// Its record alone is not enough: it is lost where the object was restored or made again, and not written yet where nobody accepted the
+/// image. What it would make is asked for by name, and what stands there marked for it is its golden all the same.
+fn goldens_of(image: &GoldenImage, standing: &[ObjectMeta]) -> (BTreeSet<String>, Option<String>) {
+    let (facts, owner, name) = (ImageFacts::of(image), Owner::of(image), image.name_any());
+    let identity = |claim: &ObjectMeta| texts(claim.labels.as_ref()).get(marks::IDENTITY).cloned();
+    // Another image has it: who clones that one says nothing of this image.
+    let is_of_another = |golden: &str| {
+        let mut found = standing.iter().filter(|claim| claim.name.as_deref() == Some(golden));
+        found.any(|claim| texts(claim.labels.as_ref()).get(marks::IMAGE).is_some_and(|image| *image != name))
+    };
+    let known = facts.goldens.iter().filter(|record| record.is_recorded || !is_of_another(&record.golden));
+    let its: Vec<&ObjectMeta> = standing.iter().filter(|claim| owner.claim(claim) != Whose::Another).collect();
+    let goldens = known.map(|record| record.golden.clone()).chain(its.iter().filter_map(|claim| claim.name.clone())).collect();
+    let recorded = image.status.as_ref().and_then(|status| status.identity.clone());
+    (goldens, recorded.or(facts.identity).or_else(|| its.into_iter().find_map(identity)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn image(status: &Value) -> GoldenImage {
+        serde_json::from_value(json!({
+            "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "a", "uid": "a" },
+            "spec": {
+                "source": { "http": { "url": "https://e.example/a" } },
+                "storage": { "targets": [{ "storageClassName": "replicated" }, { "storageClassName": "local" }] },
+            },
+            "status": status,
+        }))
+        .expect("an image")
+    }
+
+    /// What stands in the catalog under this name, marked for this image with its identity or another one.
+    fn golden(name: &str, of: &str, identity: &str) -> ObjectMeta {
+        serde_json::from_value(json!({
+            "name": name, "uid": name, "labels": { marks::GOLDEN: marks::GOLDEN_VALUE, marks::IMAGE: of, marks::IDENTITY: identity },
+        }))
+        .expect("metadata")
+    }
+
+    #[test]
+    fn r24_the_goldens_of_an_image_are_known_without_its_record() {
+        const FIRST: &str = "vm-default-images-a";
+        let own = ImageFacts::of(&image(&json!({}))).identity.expect("an HTTP image knows what it is");
+        let recorded = json!({ "targets": [{ "requestedClass": "replicated", "golden": FIRST, "claimUID": FIRST }] });
+        let its = |name: &str| golden(name, "a", &own);
+        for (case, status, standing, expected) in [
+            ("nothing is made", json!({}), vec![], vec![FIRST]),
+            ("the record is lost", json!({}), vec![its(FIRST), its("vm-default-images-a-local")], vec![FIRST, "vm-default-images-a-local"]),
+            ("lost, and its name was another", json!({}), vec![its("ubuntu")], vec!["ubuntu", FIRST]),
+            ("on record, and one more", recorded.clone(), vec![its("ubuntu")], vec!["ubuntu", FIRST, "vm-default-images-a-local"]),
+            ("its name is another's golden", json!({}), vec![golden(FIRST, "b", &own)], vec![]),
+            ("another's that has it on record", recorded, vec![golden(FIRST, "b", &own)], vec![FIRST, "vm-default-images-a-local"]),
+            ("of the same name and another source", json!({}), vec![golden("ubuntu", "a", "other")], vec![FIRST]),
+        ] {
+            let (goldens, identity) = goldens_of(&image(&status), &standing);
+            assert_eq!(goldens.iter().map(String::as_str).collect::<Vec<_>>(), expected, "{case}");
+            assert_eq!(identity.as_ref(), Some(&own), "{case}");
+        }
+    }
 }

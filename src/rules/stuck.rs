@@ -149,7 +149,7 @@ fn cause(clone: &CloneFacts<'_>) -> (StuckCause, String) {
     let quote = |told: &CdiWords<'_>| format!("CDI says {:?}", shortened(if told.message.is_empty() { told.reason } else { told.message }));
     match clone.golden {
         GoldenState::Gone => return (StuckCause::GoldenMissing, "the golden is not there any more".to_owned()),
-        GoldenState::Failed => return (StuckCause::GoldenFailed, "the golden cannot be made".to_owned()),
+        GoldenState::Failed => return (StuckCause::GoldenFailed, "the golden will not be made without somebody's doing".to_owned()),
         GoldenState::Ready | GoldenState::Coming => {}
     }
     if let Some(pod) = clone.held_by {
@@ -215,7 +215,7 @@ mod tests {
     #[case::pod(CloneFacts { held_by: Some("cozy-public/debug"), ..clone("CSICloneInProgress") }, Some((StuckCause::CloneSourceInUse, "pod cozy-public/debug")))]
     #[case::words_with_a_secret(CloneFacts { bound: CdiWords { reason: "Pending", message: "target PVC x Pending and [tmp-pvc-y] : cannot log in at https://u:hunter2@storage/v1" }, ..clone("CSICloneInProgress") }, Some((StuckCause::Provisioner, "cannot log in at https://storage/v1")))]
     #[case::golden_gone(CloneFacts { golden: GoldenState::Gone, ..clone("CloneScheduled") }, Some((StuckCause::GoldenMissing, "not there")))]
-    #[case::golden_failed(CloneFacts { golden: GoldenState::Failed, ..clone("CloneScheduled") }, Some((StuckCause::GoldenFailed, "cannot be made")))]
+    #[case::golden_failed(CloneFacts { golden: GoldenState::Failed, ..clone("CloneScheduled") }, Some((StuckCause::GoldenFailed, "will not be made")))]
     #[case::quota(CloneFacts { bound: CdiWords { reason: "ErrExceededQuota", message: "exceeded quota: disks" }, ..clone("Pending") }, Some((StuckCause::QuotaExceeded, "exceeded quota: disks")))]
     #[case::quota_of_the_temporary_claim(CloneFacts { running: CdiWords { reason: "Error", message: "pvc is forbidden: exceeded quota: q" }, ..clone("CloneScheduled") }, Some((StuckCause::QuotaExceeded, "exceeded quota: q")))]
     #[case::class(CloneFacts { classes: (Some("local"), Some("replicated")), ..clone("CSICloneInProgress") }, Some((StuckCause::ClassMismatch, "\"local\"")))]

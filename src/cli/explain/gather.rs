@@ -19,8 +19,8 @@ use crate::{
     api::{GoldenImage, yaml_fault},
     cli::Failure,
     foreign::{
-        CdiConfig, Claim, DataSource, DataVolume, KubevirtMachineTemplate, MachineDeployment, MachineSet, StorageProfile, VirtualMachine,
-        VolumeCloneSource, VolumeSnapshot, WorkerClass,
+        CdiConfig, Claim, DataSource, DataVolume, KubevirtMachineTemplate, MachineDeployment, MachineDeploymentV1Beta2, MachineSet,
+        MachineSetV1Beta2, StorageProfile, VirtualMachine, VolumeCloneSource, VolumeSnapshot, WorkerClass,
     },
     rules::{
         Reason,
@@ -72,7 +72,8 @@ impl Raw {
         Some(found.into_iter().filter_map(|object| serde_json::from_value(object).ok()).collect())
     }
 
-    async fn list<K>(&mut self, client: &Client, namespace: Option<&str>) -> Result<(), Failure>
+    /// Adds the objects of a kind; gives whether the cluster has the kind in this version.
+    async fn list<K>(&mut self, client: &Client, namespace: Option<&str>) -> Result<bool, Failure>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
     {
@@ -84,13 +85,13 @@ impl Raw {
             let page: Value = match client.request(request).await {
                 Ok(page) => page,
                 // Not installed: there are none.
-                Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+                Err(kube::Error::Api(status)) if status.code == 404 => return Ok(false),
                 Err(error) => return Err(Failure::new(format!("cannot list {}: {}", K::plural(&()), api_error(&error)))),
             };
             found.extend(page["items"].as_array().cloned().unwrap_or_default());
             match page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()) {
                 Some(token) => params = params.continue_token(token),
-                None => return Ok(()),
+                None => return Ok(true),
             }
         }
     }
@@ -115,8 +116,13 @@ impl Objects {
         raw.list::<VolumeSnapshot>(client, None).await?;
         raw.list::<VirtualMachine>(client, None).await?;
         raw.list::<KubevirtMachineTemplate>(client, None).await?;
-        raw.list::<MachineDeployment>(client, None).await?;
-        raw.list::<MachineSet>(client, None).await?;
+        // Read alike, and kept under one name: newer servers of Cluster API serve the second version alone.
+        if !raw.list::<MachineDeployment>(client, None).await? {
+            raw.list::<MachineDeploymentV1Beta2>(client, None).await?;
+        }
+        if !raw.list::<MachineSet>(client, None).await? {
+            raw.list::<MachineSetV1Beta2>(client, None).await?;
+        }
         raw.list::<WorkerClass>(client, None).await?;
         Ok(Self::of(raw, false, true, catalog))
     }

@@ -13,7 +13,7 @@ use crate::{
     foreign::{DataVolume, Lenient},
     rules::{
         capability::NODE_LOCAL_PROVISIONERS,
-        clone::{CloneRequest, Known, Source, SourceFacts, Unknown, Verdict},
+        clone::{CloneRequest, Known, Source, SourceFacts, SubjectKind, Unknown, Verdict},
         pods::holds_golden,
     },
     world::{facts, requests::Clones},
@@ -174,7 +174,14 @@ fn waits(objects: &Objects, request: &CloneRequest) -> Vec<String> {
     waits.extend(
         holders.map(|pod| format!("pod {}/{} uses the golden read-write: clones wait while it runs (R26)", pod.namespace, pod.name)),
     );
-    let volume: Option<&DataVolume> = find(&objects.volumes, &request.subject.namespace, &request.subject.name);
+    let subject = &request.subject;
+    let disk = match subject.kind {
+        SubjectKind::DataVolume | SubjectKind::Claim => Some(subject.name.as_str()),
+        // KubeVirt makes its DataVolume under the name of the template, which is not the VM's.
+        SubjectKind::VirtualMachine => subject.disk.as_deref(),
+        SubjectKind::MachineTemplate | SubjectKind::DataSource => None,
+    };
+    let volume: Option<&DataVolume> = disk.and_then(|disk| find(&objects.volumes, &subject.namespace, disk));
     let Some(status) = volume.map(|volume| &volume.status).and_then(Lenient::read) else { return waits };
     let phase = status.phase.as_deref().unwrap_or("not begun");
     if phase == "Succeeded" {
@@ -190,7 +197,7 @@ fn waits(objects: &Objects, request: &CloneRequest) -> Vec<String> {
     waits.push(format!("CDI is at {phase}{}", said.unwrap_or_default()));
     waits.extend(volume.and_then(|volume| objects.stuck(&volume.metadata)).map(|note| format!("the daemon says: {note}")));
     let name = volume.map(|volume| volume.name_any()).unwrap_or_default();
-    let of_claim = find(&objects.claims, &request.subject.namespace, &name);
+    let of_claim = find(&objects.claims, &subject.namespace, &name);
     let fallback = of_claim.and_then(|claim| claim.metadata.annotations.as_ref()?.get("cdi.kubevirt.io/cloneFallbackReason").cloned());
     waits.extend(fallback.map(|why| format!("CDI copies it over the network: {why}")));
     waits

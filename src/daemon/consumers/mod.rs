@@ -1,5 +1,6 @@
 //! The leader's work for consumers: counts in status, marks on disks (R25), clones that are stuck and clones that have ended.
 
+mod cloned;
 mod ended;
 mod marks;
 mod stuck;

@@ -10,9 +10,11 @@ use k8s_openapi::{api::core::v1::ObjectReference, jiff::Timestamp};
 use kube::{Api, Client, ResourceExt as _};
 use tokio_util::sync::CancellationToken;
 
-use super::rest;
+use super::{
+    cloned::{GoldenSeen, golden_seen},
+    rest,
+};
 use crate::{
-    api::{ConditionType, find_condition, is_true},
     daemon::controller::Shared,
     foreign::{Condition, DataVolume, DataVolumeStatus},
     rules::{
@@ -56,18 +58,6 @@ struct Memory {
     waiting: HashSet<String>,
     /// Those that wait for a pod or a person: they begin to move when that comes, however old they are by then.
     idle: HashSet<String>,
-}
-
-/// What is known of a golden, for its clones.
-#[derive(Clone)]
-struct GoldenSeen {
-    image: String,
-    /// The reason why it is not Ready, where an image says one.
-    reason: String,
-    state: GoldenState,
-    /// Since when it can be cloned, in seconds since 1970.
-    since: i64,
-    class: Option<String>,
 }
 
 /// Looks until `stop`.
@@ -251,43 +241,6 @@ fn judge(shared: &Shared, clone: &RunningClone, status: &DataVolumeStatus, golde
         classes: (clone.class.as_deref(), golden.class.as_deref()),
     };
     stuck(&clone.golden, &facts)
-}
-
-/// What is known of a golden: by its image, else by its claim alone.
-fn golden_seen(shared: &Shared, golden: &str) -> GoldenSeen {
-    let claim = shared.cluster.claims.get(&shared.catalog, golden);
-    let class = claim.as_ref().and_then(|claim| claim.spec.read()?.storage_class_name.clone());
-    let images = shared.cluster.images.all();
-    let found = images.iter().find_map(|image| {
-        let status = image.status.as_ref()?;
-        Some((image, status, status.of_golden(golden)?))
-    });
-    match found {
-        Some((image, status, target)) => {
-            let ready = find_condition(&target.conditions, ConditionType::Ready).filter(|ready| ready.status == "True");
-            let has_failed = is_true(&status.conditions, ConditionType::Stalled) || is_true(&target.conditions, ConditionType::Stalled);
-            let state = match (ready.is_some(), has_failed) {
-                (true, _) => GoldenState::Ready,
-                (false, true) => GoldenState::Failed,
-                (false, false) => GoldenState::Coming,
-            };
-            let since = ready.map_or(0, |ready| ready.last_transition_time.0.as_second());
-            let reason = find_condition(&target.conditions, ConditionType::Ready).map(|ready| ready.reason.clone()).unwrap_or_default();
-            GoldenSeen { image: image.name_any(), reason, state, since, class }
-        }
-        None => {
-            let bound = claim.as_ref().is_some_and(|claim| {
-                claim.metadata.deletion_timestamp.is_none()
-                    && claim.status.read().and_then(|status| status.phase.as_deref()) == Some("Bound")
-            });
-            let state = match (&claim, bound) {
-                (_, true) => GoldenState::Ready,
-                (Some(claim), false) if claim.metadata.deletion_timestamp.is_none() => GoldenState::Coming,
-                _ => GoldenState::Gone,
-            };
-            GoldenSeen { image: String::new(), reason: String::new(), state, since: 0, class }
-        }
-    }
 }
 
 fn tell(shared: &Shared, clone: &RunningClone, stuck: &Stuck) {
