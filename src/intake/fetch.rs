@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     Attempt, Failure, IntakeError, Progress, Stage, blocking, check_fits,
-    pipe::{Pipe, STEP, Start},
+    pipe::{LEAST_ROOM, Pipe, STEP, Start, least_beside},
 };
 use crate::{
     artifact::{ArtifactError, DiskFormat, Format, LayerFormat, LayerProber, Prober, output_upper_bound, qcow2_upper_bound},
@@ -73,9 +73,6 @@ enum Looked {
 
 /// Bytes read at once when a download is hashed again.
 const PIECE: usize = 1 << 20;
-
-/// The least room that is reserved for a disk whose size is not known before it is decoded.
-const LEAST_ROOM: u64 = 64 << 20;
 
 impl Attempt<'_> {
     /// Fetches what is not there yet; also gives the mirror that it came from, if it did.
@@ -238,7 +235,7 @@ impl Attempt<'_> {
             }
         };
         // What came before an error is written too, for the next attempt to go on from.
-        let digest = pipe.finish().await?;
+        let (digest, beside) = pipe.finish().await?;
         if let Err(error) = ended {
             // A rest that brings nothing, though the length says that there is one: the bytes before it help no further.
             if !is_new && length == offset {
@@ -300,7 +297,7 @@ impl Attempt<'_> {
     /// Reserves room for a download of `length` bytes and for its disk; gives the disk's.
     async fn reserve(&self, length: u64, probe: &Seen) -> Result<u64, SpoolError> {
         // A packed disk whose size shows only when it is unpacked begins with less and asks for more as it goes; so does one
-        // that would not fit if every cluster of it held data, since most of them never do.
+        // that would not fit if every cluster of it held data, since most of them never do, and with what can be had.
         let guess = length.saturating_mul(8).max(LEAST_ROOM);
         let plain_qcow2 = Shape::File(Format { disk: DiskFormat::Qcow2, compression: None });
         let most = match (probe.shape, probe.virtual_size) {
@@ -309,11 +306,18 @@ impl Attempt<'_> {
             (Shape::Layer(_), Some(size)) => qcow2_upper_bound(size.bytes()),
             (_, None) => guess,
         };
+        let least = match probe.shape {
+            // Not packed, it may be of holes for the most part.
+            Shape::File(Format { compression: None, .. }) => LEAST_ROOM.min(most),
+            _ => least_beside(length, most),
+        };
         let draft = self.draft.share();
         blocking(move |_| match draft.reserve(length.saturating_add(most)) {
-            Ok(()) => Ok(most),
-            Err(SpoolError::Full { .. }) if guess < most => draft.reserve(length.saturating_add(guess)).map(|()| guess),
-            Err(error) => Err(error),
+            Err(SpoolError::Full { .. }) => {
+                let total = draft.reserve_some(length.saturating_add(least), length.saturating_add(guess.min(most)))?;
+                Ok(total.saturating_sub(length).min(most))
+            }
+            done => done.map(|()| most),
         })
         .await?
     }

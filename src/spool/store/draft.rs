@@ -120,6 +120,25 @@ impl Draft {
         self.store.0.reserve(&self.identity, total)
     }
 
+    /// As [`Self::reserve`], for what may do with less: `wanted` bytes, or as many of them as can be had where these are at least
+    /// `least`. Gives what is reserved now.
+    ///
+    /// # Errors
+    /// [`SpoolError::Full`] when there is no room for `least` now.
+    pub fn reserve_some(&self, least: u64, wanted: u64) -> Result<u64, SpoolError> {
+        let _volume = self.volume()?;
+        self.store.0.reserve_some(&self.identity, least, wanted)
+    }
+
+    /// As [`Self::reserve_some`], for what shows only as it comes how much it needs.
+    ///
+    /// # Errors
+    /// [`SpoolError::Outgrown`] when the whole spool has no room for `least`, else as [`Self::reserve_some`].
+    pub fn grow(&self, least: u64, wanted: u64) -> Result<u64, SpoolError> {
+        let _volume = self.volume()?;
+        self.store.0.grow(&self.identity, least, wanted)
+    }
+
     /// Begins the download from zero, whatever was there.
     ///
     /// # Errors
