@@ -173,6 +173,35 @@ async fn nothing_is_evicted_in_vain() {
     assert!(store.find(&identity(1)).expect("find").is_some());
 }
 
+#[tokio::test]
+async fn a_disk_whose_record_could_not_be_written_does_not_stay() {
+    let root = TempDir::new().expect("dir");
+    let store = open(&root, 3);
+    // A folder where the record belongs: not even root renames a file over it.
+    let record_path = root.path().join(format!("records/{}.json", identity(1)));
+    fs::create_dir(&record_path).expect("folder");
+    let (download, disk) = (content(1), content(2));
+    let draft = begin(&store, 1).await;
+    draft.reserve(2 * MIB).expect("reserve");
+    let mut data = draft.start(sidecar(true)).expect("start");
+    data.write_all(&download).expect("write");
+    draft.complete(&data, MIB, Digest::of(&download)).expect("complete");
+    draft.output().expect("output").write_all(&disk).expect("write");
+    draft.commit(record(&download, &disk), DiskFile::Output).expect_err("no record");
+    drop(draft);
+    let partial = |name: &str| format!("partial/{}/{name}", identity(1));
+    let left = || files(root.path()).into_iter().filter(|name| !name.ends_with(".tmp")).collect::<Vec<_>>();
+    assert_eq!((left(), store.usage().used), (vec![partial("about.json"), partial("data")], MIB));
+
+    fs::remove_dir(&record_path).expect("remove");
+    let draft = begin(&store, 1).await;
+    draft.reserve(3 * MIB).expect("all of it is there to be had");
+    draft.resume().expect("resume");
+    draft.output().expect("output").write_all(&disk).expect("write");
+    let spooled = draft.commit(record(&download, &disk), DiskFile::Output).expect("commit");
+    assert_eq!(read(spooled.lease.file()), disk);
+}
+
 /// What shows its need only as it comes is given what there is, and waits only for what can come free.
 #[tokio::test]
 async fn what_grows_takes_what_can_be_had_up_to_the_whole_spool() {
