@@ -10,7 +10,7 @@ use golden_catalog::{
 use rstest::rstest;
 
 use crate::{
-    support::{Bench, Disks, MIB, identity, request, settings},
+    support::{Bench, Disks, MIB, identity, request, settings, thinly_filled},
     upstream::{Answer, Upstream},
 };
 
@@ -136,19 +136,6 @@ async fn a_download_without_a_length_reserves_as_it_goes() {
     let error = bench.run(&request(&up.url("/e"))).await.expect_err("endless");
     assert_eq!(error.reason(), Reason::TooLarge, "{error}");
     bench.assert_empty().await;
-}
-
-/// A disk of 200 MiB, `data` MiB of which have a byte in every cluster, so that it packs to next to nothing.
-fn thinly_filled(data: u64) -> Vec<u8> {
-    let folder = tempfile::TempDir::new().expect("dir");
-    let raw = folder.path().join("thin.raw");
-    let file = std::fs::File::create(&raw).expect("raw");
-    file.set_len(200 * MIB).expect("length");
-    crate::support::must("sgdisk", &["-n", "1:2048:0", &crate::support::text(&raw)]);
-    for cluster in 0..data * 16 {
-        std::os::unix::fs::FileExt::write_all_at(&file, b"x", 2 * MIB + cluster * (64 << 10)).expect("write");
-    }
-    std::process::Command::new("zstd").args(["-q", "-c"]).arg(&raw).output().expect("zstd").stdout
 }
 
 /// Twice its first room is more than the spool has, and what it needs is not.

@@ -14,8 +14,8 @@ use crate::{
 impl Attempt<'_> {
     /// The whole attempt.
     pub(super) async fn run(&mut self) -> Result<Spooled, Failure> {
-        let (fetched, mirror) = self.fetch().await?;
-        self.verify(fetched).await.map_err(|error| blamed_on(error, mirror))
+        let (fetched, came) = self.fetch().await?;
+        self.verify(fetched).await.map_err(|error| blamed_on(error, came))
     }
 
     async fn verify(&self, fetched: Fetched) -> Result<Spooled, IntakeError> {
