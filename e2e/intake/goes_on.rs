@@ -1,15 +1,19 @@
 //! What is kept of a download that broke, and what becomes of it.
 
+use std::time::Duration;
+
 use golden_catalog::{
-    intake::{IntakeError, Progress, Stage},
+    intake::{Intake, IntakeError, IntakeRequest, Progress, Stage},
+    model::Digest,
     rules::Reason,
+    source::Egress,
 };
 use rstest::rstest;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    support::{Bench, Disks, MIB, PATIENCE, assert_is_the_disk, identity, request},
+    support::{Bench, Disks, MIB, PATIENCE, assert_is_the_disk, identity, request, run, settings, thinly_filled},
     upstream::{Answer, Upstream},
 };
 
@@ -83,6 +87,70 @@ async fn a_rest_that_never_comes_is_not_waited_for_for_ever() {
     bench.run(&asked).await.expect_err("cut again, with nothing new");
     bench.assert_empty().await;
     bench.run(&asked).await.expect("from the start");
+}
+
+/// A connection that breaks before its first byte says nothing about the bytes that are there.
+#[rstest]
+#[case::reset(Answer::file(Disks::qcow2_bytes()).reset(0))]
+#[case::stall(Answer::file(Disks::qcow2_bytes()).stall(0))]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_came_outlives_a_rest_that_broke_at_once(#[case] second: Answer) {
+    let up = Upstream::start().await;
+    let file = Answer::file(Disks::qcow2_bytes());
+    up.sequence("/d", [file.clone().cut(HALF), second, file]);
+    let bench = Bench::new();
+    let asked = request(&up.url("/d"));
+    bench.run(&asked).await.expect_err("cut");
+    let mut hasty = settings();
+    hasty.deadlines.idle = Duration::from_millis(500);
+    let hasty = Intake { egress: Egress::new(hasty).expect("settings"), ..bench.intake.clone() };
+    run(&hasty, &asked).await.expect_err("broken at once");
+    let spooled = bench.run(&asked).await.expect("take in");
+    assert_is_the_disk(bench.root.path(), &spooled);
+    assert_eq!(up.hits("/d")[2].header("range"), Some(&*format!("bytes={HALF}-")));
+}
+
+/// The complete download of a disk for which there was no room.
+async fn without_room(bench: &Bench, asked: &IntakeRequest) {
+    let elsewhere = bench.intake.store.begin(&identity(9)).await.expect("begin");
+    elsewhere.reserve(30 * MIB).expect("reserve");
+    let error = bench.run(asked).await.expect_err("no room for the disk");
+    assert_eq!(error.reason(), Reason::SpoolFull, "{error}");
+    drop(elsewhere);
+    assert_eq!(bench.files().await.len(), 2, "about.json and data");
+}
+
+/// What is wanted now is asked of upstream, not of what it served before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_left_of_another_digest_are_not_upstreams_answer() {
+    let up = Upstream::start().await;
+    up.on("/d", Answer::file(thinly_filled(80)));
+    let bench = Bench::with(100 * MIB, settings());
+    let mut asked = request(&up.url("/d"));
+    without_room(&bench, &asked).await;
+
+    up.on("/d", Answer::file(Disks::qcow2_bytes()).header("ETag", "\"v2\""));
+    asked.digest = Some(Digest::of(&Disks::qcow2_bytes()));
+    let spooled = bench.run(&asked).await.expect("take in");
+    assert_is_the_disk(bench.root.path(), &spooled);
+    assert_eq!(up.total(), 2);
+}
+
+/// Nobody knows any more that a mirror served them, so they end nothing for good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_bytes_left_of_a_mirror_send_to_the_source() {
+    let (mirror, origin) = (Upstream::start().await, Upstream::start().await);
+    let mut damaged = thinly_filled(80);
+    *damaged.last_mut().expect("checksum") ^= 0xff;
+    mirror.on("/d", Answer::file(damaged));
+    origin.on("/d", Answer::file(Disks::qcow2_bytes()));
+    let mut mirrored = settings();
+    mirrored.mirrors = serde_json::from_value(serde_json::json!({ origin.address.to_string(): [mirror.url("")] })).expect("mirrors");
+    let bench = Bench::with(100 * MIB, mirrored);
+    let asked = request(&origin.url("/d"));
+    without_room(&bench, &asked).await;
+    let spooled = bench.run(&asked).await.expect("take in");
+    assert_eq!((spooled.record.artifact.resolved_url, mirror.total(), origin.total()), (origin.url("/d"), 2, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,7 +10,7 @@ use golden_catalog::{
 use rstest::rstest;
 
 use crate::{
-    support::{Bench, Disks, MIB, request, settings},
+    support::{Bench, Disks, MIB, identity, request, settings, thinly_filled},
     upstream::{Answer, Upstream},
 };
 
@@ -116,16 +116,42 @@ async fn a_download_without_a_length_reserves_as_it_goes() {
     up.on("/d", Answer::new(200, Disks::qcow2_bytes()).chunked());
     let bench = Bench::with(1 << 30, settings());
     bench.run(&request(&up.url("/d"))).await.expect("take in");
-    // Endless: stopped by the spool's room, or by the cap on an artifact.
+    // Endless: it waits for room only while others hold some, and ends at the whole spool or at the cap on an artifact.
     up.on("/e", Answer::new(200, Disks::qcow2_bytes()).chunked().endless());
     let bench = Bench::with(100 * MIB, settings());
-    let error = bench.run(&request(&up.url("/e"))).await.expect_err("endless");
+    let mut other = request(&up.url("/d"));
+    other.identity = identity(2);
+    let held = bench.run(&other).await.expect("take in");
+    let asked = request(&up.url("/e"));
+    let error = bench.run(&asked).await.expect_err("endless");
     assert_eq!(error.reason(), Reason::SpoolFull, "{error}");
+    assert!(bench.intake.store.find(&other.identity).expect("find").is_some());
+    drop(held);
+    let error = bench.run(&asked).await.expect_err("endless");
+    assert!(error.reason() == Reason::TooLarge && error.to_string().contains("has no end"), "{error}");
     bench.assert_empty().await;
     let mut capped = settings();
     capped.caps.artifact_bytes = 50 * MIB;
     let bench = Bench::with(1 << 30, capped);
     let error = bench.run(&request(&up.url("/e"))).await.expect_err("endless");
+    assert_eq!(error.reason(), Reason::TooLarge, "{error}");
+    bench.assert_empty().await;
+}
+
+/// Twice its first room is more than the spool has, and what it needs is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_outgrows_its_room_is_given_what_there_is_and_a_bomb_is_too_large() {
+    let up = Upstream::start().await;
+    up.on("/fits", Answer::file(thinly_filled(80)));
+    up.on("/bomb", Answer::file(thinly_filled(120)));
+    let bench = Bench::with(100 * MIB, settings());
+    let spooled = bench.run(&request(&up.url("/fits"))).await.expect("take in");
+    assert_eq!(spooled.record.disk.virtual_size, 200 * MIB);
+    assert!(spooled.record.disk.length > 80 * MIB);
+    drop(spooled);
+    let mut bomb = request(&up.url("/bomb"));
+    bomb.identity = identity(2);
+    let error = bench.run(&bomb).await.expect_err("bomb");
     assert_eq!(error.reason(), Reason::TooLarge, "{error}");
     bench.assert_empty().await;
 }

@@ -74,6 +74,19 @@ impl Disks {
     }
 }
 
+/// A disk of 200 MiB, `data` MiB of which have a byte in every cluster, so that it packs to next to nothing.
+pub fn thinly_filled(data: u64) -> Vec<u8> {
+    let folder = TempDir::new().expect("dir");
+    let raw = folder.path().join("thin.raw");
+    let file = fs::File::create(&raw).expect("raw");
+    file.set_len(200 * MIB).expect("length");
+    must("sgdisk", &["-n", "1:2048:0", &text(&raw)]);
+    for cluster in 0..data * 16 {
+        std::os::unix::fs::FileExt::write_all_at(&file, b"x", 2 * MIB + cluster * (64 << 10)).expect("write");
+    }
+    Command::new("zstd").args(["-q", "-c"]).arg(&raw).output().expect("zstd").stdout
+}
+
 pub fn text(path: &Path) -> String {
     path.display().to_string()
 }

@@ -147,6 +147,19 @@ async fn a_body_that_makes_no_progress_ends_at_the_idle_deadline(#[case] answer:
     assert!(error.keeps_received());
 }
 
+/// Each byte of it is progress enough, and all of them together are not.
+#[tokio::test]
+async fn a_body_that_is_never_idle_and_always_slow_ends_too() {
+    let up = Upstream::start().await;
+    up.on("/a", Answer::file(pattern(100_000)).drip(Duration::from_millis(20)));
+    let mut settings = settings();
+    settings.caps.idle_progress = 1;
+    settings.deadlines.slow = Duration::from_secs(1);
+    let error = fetch(&egress(settings), &up.url("/a")).await.expect_err("too slow");
+    assert!(matches!(error.fault(), Fault::TooSlow { .. }), "{error}");
+    assert_eq!((error.reason(), error.keeps_received()), (Reason::Unavailable, true));
+}
+
 /// The idle deadline is about upstream: a reader that pauses longer than it loses nothing.
 #[tokio::test]
 async fn a_slow_reader_is_not_a_slow_upstream() {

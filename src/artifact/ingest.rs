@@ -1,4 +1,5 @@
 use std::{
+    cell::Cell,
     fs::File,
     io::{self, Read},
     os::unix::fs::FileExt,
@@ -66,7 +67,7 @@ pub fn ingest(
     let qcow2 = inspect_qcow2(input, limits, watch)?;
     let disk_digest = match known {
         Some(known) => known,
-        None => digest(input, qcow2.file_len, watch)?,
+        None => digest(input, qcow2.file_len, Watch { progress: &|_| (), ..watch })?,
     };
     Ok(Ingested { virtual_size: qcow2.virtual_size, disk_digest, disk_len: qcow2.file_len, disk_is_input: true })
 }
@@ -83,7 +84,15 @@ pub fn ingest_stream(
     limits: &Limits,
     watch: Watch<'_>,
 ) -> Result<Ingested, ArtifactError> {
-    let mut decoder = Decoder::new(input, format.compression, limits, watch)?;
+    // Reading back what was written is told as the same number again: the input is all read, and the work still goes on.
+    let last = Cell::new(0);
+    let first_time = |bytes| {
+        last.set(bytes);
+        watch.read(bytes);
+    };
+    let again = |_| watch.read(last.get());
+    let (reading, reading_back) = (Watch { progress: &first_time, ..watch }, Watch { progress: &again, ..watch });
+    let mut decoder = Decoder::new(input, format.compression, limits, reading)?;
     match format.disk {
         DiskFormat::Raw => {
             let mut verifier = RawVerifier::new();
@@ -94,7 +103,7 @@ pub fn ingest_stream(
             })?;
             verifier.finish()?;
             let written = writer.finish()?;
-            let disk_digest = digest(output, written.file_len, watch)?;
+            let disk_digest = digest(output, written.file_len, reading_back)?;
             Ok(Ingested { virtual_size: written.virtual_size, disk_digest, disk_len: written.file_len, disk_is_input: false })
         }
         DiskFormat::Qcow2 => {
@@ -112,7 +121,7 @@ pub fn ingest_stream(
                 len += piece.len() as u64;
                 Ok(())
             })?;
-            let qcow2 = inspect_qcow2(output, limits, Watch { progress: &|_| (), ..watch })?;
+            let qcow2 = inspect_qcow2(output, limits, reading_back)?;
             let disk_digest = Digest::from_bytes(hasher.finalize().into());
             Ok(Ingested { virtual_size: qcow2.virtual_size, disk_digest, disk_len: qcow2.file_len, disk_is_input: false })
         }
@@ -165,7 +174,7 @@ fn pump<R: Read>(
     })
 }
 
-/// The sha256 of the first `len` bytes of a file, which must have them.
+/// The sha256 of the first `len` bytes of a file, which must have them. Each piece is told.
 fn digest(file: &File, len: u64, watch: Watch<'_>) -> Result<Digest, ArtifactError> {
     let mut reader = FileReader::new(file);
     let mut hasher = Sha256::new();
@@ -175,7 +184,10 @@ fn digest(file: &File, len: u64, watch: Watch<'_>) -> Result<Digest, ArtifactErr
         let wanted = (len - reader.at).min(PIECE as u64) as usize;
         match reader.read(&mut buffer[..wanted]) {
             Ok(0) => return Err(ArtifactError::io("reading the disk", io::ErrorKind::UnexpectedEof.into())),
-            Ok(count) => hasher.update(&buffer[..count]),
+            Ok(count) => {
+                hasher.update(&buffer[..count]);
+                watch.read(reader.at);
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
             Err(error) => return Err(ArtifactError::io("reading the disk", error)),
         }

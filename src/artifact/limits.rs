@@ -37,7 +37,8 @@ impl Default for Limits {
 #[derive(Clone, Copy)]
 pub struct Watch<'a> {
     /// Called with the bytes of the input that have been read so far, at least once a mebibyte; for a plain qcow2 with
-    /// the bytes of its tables. Called on the thread that called in.
+    /// the bytes of its tables. While the disk that was written is read back, with the same number once more for each
+    /// mebibyte. Called on the thread that called in.
     pub progress: &'a dyn Fn(u64),
     /// Once true, the work ends with [`ArtifactError::Cancelled`] within about a mebibyte.
     pub cancel: &'a AtomicBool,

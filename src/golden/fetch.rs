@@ -217,6 +217,10 @@ fn record_failure(draft: &mut Draft<'_>, fetch: &mut FetchStatus, reason: Reason
     let settings = draft.settings;
     let delay = if reason.is_terminal() {
         settings.terminal_interval
+    } else if reason == Reason::SpoolFull {
+        // No attempt is counted, so the wait grows with the time that there has been no room.
+        let lasted = fetch.failing_since.as_ref().and_then(|since| Duration::try_from(draft.now.duration_since(since.0)).ok());
+        backoff(draft, 1).max(lasted.unwrap_or_default().min(settings.backoff.1))
     } else if fetch.attempts >= settings.fetch_attempts {
         settings.not_found_interval
     } else if reason.is_terminal_in_time() {

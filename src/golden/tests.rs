@@ -455,6 +455,21 @@ fn spool_full_waits_and_is_no_attempt() {
     assert_eq!(reason(&decision), "SpoolFull");
 }
 
+/// No attempt is counted, and upstream is all the same asked less often the longer there is no room.
+#[test]
+fn the_wait_for_room_grows_with_the_time_it_lasts() {
+    for (lasted, least, most) in [(0, 5, 15), (30, 30, 31), (240, 240, 241), (3600, 600, 601)] {
+        let mut observed = http();
+        observed.status = run(&observed).status;
+        observed.fetch = FetchView::Failed { reason: Reason::SpoolFull, message: "needs 5 GiB".into(), retry_after: None };
+        observed.status = run(&observed).status;
+        observed.status.fetch.as_mut().expect("fetch").started_time = Some(super::decide::whole_seconds(later(lasted)));
+        let fetch = decide(&observed, &Settings::default(), later(lasted)).status.fetch.expect("fetch");
+        let wait = fetch.next_attempt_time.expect("next").0.duration_since(later(lasted)).as_secs();
+        assert!((least..=most).contains(&wait) && fetch.attempts == 0, "after {lasted} s: {wait} s, {} attempts", fetch.attempts);
+    }
+}
+
 /// The reason while the volume hangs, beside an attempt that goes on as if nothing had been.
 #[test]
 fn a_volume_that_hangs_is_told_and_costs_no_attempt() {

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Attempt, Failure, IntakeError, blocking,
-    fetch::{blame, blamed_on},
+    fetch::{Came, blame, blamed_on},
 };
 use crate::{
     artifact::{ArtifactError, Watch, scan_layer},
@@ -67,8 +67,8 @@ impl Attempt<'_> {
         if self.demoted.contains(&opened.facts.from) {
             return Err(Failure::Again);
         }
-        let mirror = opened.facts.is_mirror.then(|| opened.facts.from.clone());
-        self.scan(opened, layer).await.map_err(|error| blamed_on(error, mirror))
+        let came = Came::of(&opened.facts);
+        self.scan(opened, layer).await.map_err(|error| blamed_on(error, came))
     }
 
     async fn scan(&self, opened: Opened, layer: &Layer) -> Result<bool, IntakeError> {

@@ -86,7 +86,7 @@ impl IntakeError {
                 is_container
                     || matches!(error.reason(), Reason::NotADiskImage | Reason::UnsupportedFormat | Reason::Corrupt | Reason::TooLarge)
             }
-            Self::DigestMismatch { .. } => true,
+            Self::DigestMismatch { .. } | Self::Spool(SpoolError::Outgrown { .. }) => true,
             Self::Source(error) => matches!(error.reason(), Reason::Corrupt | Reason::TooLarge) && !error.keeps_received(),
             _ => false,
         }

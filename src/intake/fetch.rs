@@ -14,12 +14,12 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     Attempt, Failure, IntakeError, Progress, Stage, blocking, check_fits,
-    pipe::{Pipe, STEP, Start},
+    pipe::{LEAST_ROOM, Pipe, STEP, Start, least_beside},
 };
 use crate::{
     artifact::{ArtifactError, DiskFormat, Format, LayerFormat, LayerProber, Prober, output_upper_bound, qcow2_upper_bound},
     model::{ContainerFacts, Digest, DiskSize, HttpUrl, Source},
-    source::{Facts, OpenRequest, Opened, Resume},
+    source::{Facts, Fault, OpenRequest, Opened, Resume},
     spool::{ArtifactFacts, Sidecar, SpoolError},
 };
 
@@ -74,17 +74,17 @@ enum Looked {
 /// Bytes read at once when a download is hashed again.
 const PIECE: usize = 1 << 20;
 
-/// The least room that is reserved for a disk whose size is not known before it is decoded.
-const LEAST_ROOM: u64 = 64 << 20;
-
 impl Attempt<'_> {
-    /// Fetches what is not there yet; also gives the mirror that it came from, if it did.
-    pub(super) async fn fetch(&mut self) -> Result<(Fetched, Option<HttpUrl>), Failure> {
+    /// Fetches what is not there yet; also gives where it came from.
+    pub(super) async fn fetch(&mut self) -> Result<(Fetched, Came), Failure> {
         let beginning = if std::mem::take(&mut self.before) { self.look_again().await? } else { None };
         let beginning = match beginning {
             Some(whole) if whole.sidecar.total == Some(whole.length) => {
                 tracing::debug!(image = %self.request.identity, bytes = whole.length, "every byte is here already");
-                return Ok((self.finish_whole(whole).await?, None));
+                return match self.finish_whole(whole).await {
+                    Ok(fetched) => Ok((fetched, Came::Left)),
+                    Err(error) => Err(blamed_on(error, Came::Left)),
+                };
             }
             beginning => beginning,
         };
@@ -113,12 +113,12 @@ impl Attempt<'_> {
         if self.demoted.contains(&opened.facts.from) {
             return Err(Failure::Again);
         }
-        let mirror = opened.facts.is_mirror.then(|| opened.facts.from.clone());
         // From zero, whatever was there: upstream has other bytes now, or cannot go on.
         let beginning = beginning.filter(|_| opened.offset > 0);
+        let came = if beginning.is_some() { Came::Left } else { Came::of(&opened.facts) };
         match self.receive(opened, container, beginning).await {
-            Ok(fetched) => Ok((fetched, mirror)),
-            Err(error) => Err(blamed_on(error, mirror)),
+            Ok(fetched) => Ok((fetched, came)),
+            Err(error) => Err(blamed_on(error, came)),
         }
     }
 
@@ -238,10 +238,11 @@ impl Attempt<'_> {
             }
         };
         // What came before an error is written too, for the next attempt to go on from.
-        let digest = pipe.finish().await?;
+        let (digest, beside) = pipe.finish().await?;
         if let Err(error) = ended {
-            // A rest that brings nothing, though the length says that there is one: the bytes before it help no further.
-            if !is_new && length == offset {
+            // A rest that ends with nothing, though the length says that there is one: the bytes before it help no further. A
+            // connection that breaks or stalls says nothing about them.
+            if !is_new && length == offset && matches!(error.fault(), Fault::Truncated { .. }) {
                 draft.discard();
             }
             return Err(error.into());
@@ -300,7 +301,7 @@ impl Attempt<'_> {
     /// Reserves room for a download of `length` bytes and for its disk; gives the disk's.
     async fn reserve(&self, length: u64, probe: &Seen) -> Result<u64, SpoolError> {
         // A packed disk whose size shows only when it is unpacked begins with less and asks for more as it goes; so does one
-        // that would not fit if every cluster of it held data, since most of them never do.
+        // that would not fit if every cluster of it held data, since most of them never do, and with what can be had.
         let guess = length.saturating_mul(8).max(LEAST_ROOM);
         let plain_qcow2 = Shape::File(Format { disk: DiskFormat::Qcow2, compression: None });
         let most = match (probe.shape, probe.virtual_size) {
@@ -309,20 +310,44 @@ impl Attempt<'_> {
             (Shape::Layer(_), Some(size)) => qcow2_upper_bound(size.bytes()),
             (_, None) => guess,
         };
+        let least = match probe.shape {
+            // Not packed, it may be of holes for the most part.
+            Shape::File(Format { compression: None, .. }) => LEAST_ROOM.min(most),
+            _ => least_beside(length, most),
+        };
         let draft = self.draft.share();
         blocking(move |_| match draft.reserve(length.saturating_add(most)) {
-            Ok(()) => Ok(most),
-            Err(SpoolError::Full { .. }) if guess < most => draft.reserve(length.saturating_add(guess)).map(|()| guess),
-            Err(error) => Err(error),
+            Err(SpoolError::Full { .. }) => {
+                let total = draft.reserve_some(length.saturating_add(least), length.saturating_add(guess.min(most)))?;
+                Ok(total.saturating_sub(length).min(most))
+            }
+            done => done.map(|()| most),
         })
         .await?
     }
 }
 
-/// Where an error is about bytes that came from a mirror, another place may do better.
-pub(super) fn blamed_on(error: IntakeError, mirror: Option<HttpUrl>) -> Failure {
-    match mirror {
-        Some(mirror) if error.blames_the_bytes() => Failure::Elsewhere(error, mirror),
+/// Where bytes came from.
+pub(super) enum Came {
+    /// From the source itself, now.
+    Source,
+    /// From a mirror, now.
+    Mirror(HttpUrl),
+    /// Some or all of them in a former attempt: from whom is not certain, nor what the volume made of them.
+    Left,
+}
+
+impl Came {
+    pub(super) fn of(facts: &Facts) -> Self {
+        if facts.is_mirror { Self::Mirror(facts.from.clone()) } else { Self::Source }
+    }
+}
+
+/// What an error means by where the bytes came from that it is about: only what the source itself serves now is its answer.
+pub(super) fn blamed_on(error: IntakeError, came: Came) -> Failure {
+    match came {
+        Came::Mirror(mirror) if error.blames_the_bytes() => Failure::Elsewhere(error, mirror),
+        Came::Left if error.blames_the_bytes() => Failure::Anew(error),
         _ => Failure::Final(error),
     }
 }

@@ -133,6 +133,11 @@ impl Intake {
                     }
                     return Err(error);
                 }
+                // Once at most, since nothing is left after it.
+                Failure::Anew(error) => {
+                    tracing::warn!(image = %request.identity, error = %error, "what was left of a download is not what is wanted: starting over");
+                    attempt.draft.0.discard();
+                }
                 // Every other place failed, and this one has been tried.
                 Failure::Again => return Err(IntakeError::MirrorsOnly { last: Box::new(last.unwrap_or(IntakeError::Cancelled)) }),
                 Failure::Elsewhere(error, mirror) => {
@@ -179,6 +184,8 @@ enum Failure {
     Final(IntakeError),
     /// By the fault of a mirror: others may do better.
     Elsewhere(IntakeError, HttpUrl),
+    /// By bytes that a former attempt left: upstream is to be asked for its own.
+    Anew(IntakeError),
     /// Only a mirror that served bad bytes before would serve.
     Again,
 }

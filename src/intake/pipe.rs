@@ -19,7 +19,7 @@ use crate::{
 pub(super) struct Pipe {
     to_writer: mpsc::Sender<Bytes>,
     to_hasher: mpsc::Sender<Bytes>,
-    writer: JoinHandle<Result<(), SpoolError>>,
+    writer: JoinHandle<Result<u64, SpoolError>>,
     hasher: JoinHandle<Sha256>,
 }
 
@@ -47,6 +47,9 @@ const CHECKPOINT: u64 = 128 << 20;
 /// Room that is reserved in one step where upstream told no length.
 pub(super) const STEP: u64 = 64 << 20;
 
+/// The least room that is reserved for a disk whose size is not known before it is decoded.
+pub(super) const LEAST_ROOM: u64 = 64 << 20;
+
 impl Pipe {
     pub(super) fn open(start: Start) -> Self {
         let (to_writer, for_writer) = mpsc::channel(WAITING);
@@ -67,22 +70,23 @@ impl Pipe {
         self.to_writer.send(chunk.clone()).await.is_ok() && self.to_hasher.send(chunk).await.is_ok()
     }
 
-    /// Waits until all is written and hashed.
+    /// Waits until all is written and hashed; also gives the room that is reserved for the disk now.
     ///
     /// # Errors
     /// When the volume fails or is full.
-    pub(super) async fn finish(self) -> Result<Digest, SpoolError> {
+    pub(super) async fn finish(self) -> Result<(Digest, u64), SpoolError> {
         let Self { to_writer, to_hasher, writer, hasher } = self;
         drop((to_writer, to_hasher));
         let (written, hash) = tokio::join!(writer, hasher);
-        joined(written)??;
-        Ok(Digest::from_bytes(joined(hash)?.finalize().into()))
+        let beside = joined(written)??;
+        Ok((Digest::from_bytes(joined(hash)?.finalize().into()), beside))
     }
 }
 
-/// The writing thread's work. The syncing thread has an error to tell only once, so it is asked for it at the end.
-fn write(start: Start, mut chunks: mpsc::Receiver<Bytes>) -> Result<(), SpoolError> {
-    let Start { draft, file, mut at, mut room, beside, .. } = start;
+/// The writing thread's work; gives the room beside the download at its end. The syncing thread has an error to tell only once, so it is
+/// asked for it at the end.
+fn write(start: Start, mut chunks: mpsc::Receiver<Bytes>) -> Result<u64, SpoolError> {
+    let Start { draft, file, mut at, mut room, mut beside, .. } = start;
     let (to_syncer, mut for_syncer) = mpsc::channel::<u64>(1);
     let syncer = {
         let (draft, file) = (Arc::clone(&draft), Arc::clone(&file));
@@ -99,8 +103,11 @@ fn write(start: Start, mut chunks: mpsc::Receiver<Bytes>) -> Result<(), SpoolErr
         let next = at.saturating_add(chunk.len() as u64);
         written = (|| {
             if next > room {
-                room = next.saturating_add(STEP);
-                draft.reserve(room.saturating_add(beside))?;
+                let least = least_beside(next, beside);
+                let total = draft.grow(next.saturating_add(least), next.saturating_add(STEP).saturating_add(beside))?;
+                // Where not all of it fits, the disk's room gives way: it is a bound that most disks stay far below.
+                beside = beside.min(total.saturating_sub(next).saturating_sub(STEP).max(least));
+                room = total.saturating_sub(beside);
             }
             file.write_all_at(&chunk, at).map_err(|e| draft.failed("write", e))
         })();
@@ -119,7 +126,13 @@ fn write(start: Start, mut chunks: mpsc::Receiver<Bytes>) -> Result<(), SpoolErr
     }
     drop(to_syncer);
     let checkpointed = syncer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    written.and(checkpointed)
+    written.and(checkpointed).map(|()| beside)
+}
+
+/// The least room to begin decoding with, for a download of `length` bytes whose disk takes at most `most`: packed, it is hardly
+/// larger than its disk.
+pub(super) fn least_beside(length: u64, most: u64) -> u64 {
+    length.max(LEAST_ROOM).min(most)
 }
 
 /// What a blocking task gave. It is cancelled only when the runtime ends, and then nobody hears the answer.

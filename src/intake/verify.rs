@@ -14,8 +14,8 @@ use crate::{
 impl Attempt<'_> {
     /// The whole attempt.
     pub(super) async fn run(&mut self) -> Result<Spooled, Failure> {
-        let (fetched, mirror) = self.fetch().await?;
-        self.verify(fetched).await.map_err(|error| blamed_on(error, mirror))
+        let (fetched, came) = self.fetch().await?;
+        self.verify(fetched).await.map_err(|error| blamed_on(error, came))
     }
 
     async fn verify(&self, fetched: Fetched) -> Result<Spooled, IntakeError> {
@@ -44,8 +44,9 @@ impl Attempt<'_> {
                     };
                     match done {
                         Err(ArtifactError::OverReservation { .. }) => {
-                            room = room.saturating_mul(2);
-                            draft.reserve(size.saturating_add(room))?;
+                            // Twice as much, so that it is seldom begun anew, though one byte more is all that is known to be needed.
+                            let wanted = size.saturating_add(room.saturating_mul(2));
+                            room = draft.grow(size.saturating_add(room).saturating_add(1), wanted)?.saturating_sub(size);
                         }
                         done => return Ok(done),
                     }

@@ -105,8 +105,8 @@ reasons! {
     NotADiskImage { terminal: true, remedy: "Point the entry at a qcow2 or raw disk image." }
     /// The file holds a disk in a form that is not supported.
     UnsupportedFormat { terminal: true, remedy: "Convert it to qcow2 or raw (raw may be compressed with xz, zstd or gzip)." }
-    /// The file, or what it unpacks to, is larger than allowed.
-    TooLarge { terminal: true, remedy: "Use a smaller image, or raise the daemon's limit." }
+    /// The file, or what it unpacks to, is larger than allowed or than the whole spool, or has no end.
+    TooLarge { terminal: true, remedy: "Use a smaller image, or raise the limit that the message tells of." }
     /// The target is smaller than the disk.
     SizeTooSmall { terminal: true, remedy: "Leave `size` empty, or make a new entry with at least the size named." }
     /// The spool has no room.

@@ -16,6 +16,7 @@ use tokio::{
 use super::{
     connect::Io,
     error::{At, Fault, SourceError},
+    settings::{Caps, Deadlines},
 };
 
 /// The bytes of one response, in chunks of at most [`Body::LARGEST_CHUNK`]. Dropping it closes the connection.
@@ -27,10 +28,35 @@ pub struct Body {
     idle_progress: u64,
     /// Bytes and time waited since enough arrived for the last time.
     window: (u64, Duration),
+    pace: Pace,
     received: u64,
     announced: Option<u64>,
     limit: u64,
     state: State,
+}
+
+/// The average that a body is held to, span after span of time waited for it: what came fast before excuses no drip now.
+struct Pace {
+    /// Bytes a second.
+    least: u64,
+    span: Duration,
+    /// Bytes and time waited in this span.
+    came: u64,
+    waited: Duration,
+}
+
+impl Pace {
+    /// Counts `bytes` that were waited for, and judges a span that has ended.
+    fn judge(&mut self, bytes: u64, waited: Duration) -> Option<Fault> {
+        self.came = self.came.saturating_add(bytes);
+        self.waited = self.waited.saturating_add(waited);
+        if self.waited < self.span {
+            return None;
+        }
+        let (came, after) = (std::mem::take(&mut self.came), std::mem::take(&mut self.waited));
+        let due = u128::from(self.least) * after.as_millis() / 1000;
+        (u128::from(came) < due).then(|| Fault::TooSlow { came, after: Duration::from_secs(after.as_secs()), least: self.least })
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -44,9 +70,11 @@ impl Body {
     /// The largest chunk, in bytes.
     pub const LARGEST_CHUNK: usize = 256 << 10;
 
-    pub(super) fn new(incoming: Incoming, driver: Driver, at: At, idle: Duration, idle_progress: u64, announced: Option<u64>) -> Self {
+    pub(super) fn new(incoming: Incoming, driver: Driver, at: At, allowed: (&Deadlines, &Caps), announced: Option<u64>) -> Self {
+        let (idle, idle_progress) = (allowed.0.idle, allowed.1.idle_progress);
+        let pace = Pace { least: allowed.1.least_rate, span: allowed.0.slow, came: 0, waited: Duration::ZERO };
         let (window, received, limit) = ((0, Duration::ZERO), 0, u64::MAX);
-        Self { incoming, driver, at, idle, idle_progress, window, received, announced, limit, state: State::Open }
+        Self { incoming, driver, at, idle, idle_progress, window, pace, received, announced, limit, state: State::Open }
     }
 
     /// Bytes received so far.
@@ -74,7 +102,7 @@ impl Body {
     /// Dropping the future loses no bytes.
     ///
     /// # Errors
-    /// [`Fault::Stalled`], [`Fault::Interrupted`], [`Fault::Truncated`], [`Fault::Excess`] or [`Fault::TooLarge`].
+    /// [`Fault::Stalled`], [`Fault::TooSlow`], [`Fault::Interrupted`], [`Fault::Truncated`], [`Fault::Excess`] or [`Fault::TooLarge`].
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, SourceError> {
         match &self.state {
             State::Open => {}
@@ -98,7 +126,8 @@ impl Body {
                 return Err(Fault::Stalled { received: self.received, after: self.idle });
             };
             // Only waiting counts: a reader that comes late finds its bytes ready and has waited for nothing.
-            self.window.1 += began.elapsed();
+            let waited = began.elapsed();
+            self.window.1 += waited;
             let Some(frame) = frame else {
                 return self.end().await.map(|()| None);
             };
@@ -113,6 +142,9 @@ impl Body {
             self.window.0 += length;
             if self.window.0 >= self.idle_progress {
                 self.window = (0, Duration::ZERO);
+            }
+            if let Some(fault) = self.pace.judge(length, waited) {
+                return Err(fault);
             }
             if let Some(announced) = self.announced.filter(|announced| self.received > *announced) {
                 return Err(Fault::Excess { announced });
@@ -236,5 +268,29 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rstest::rstest;
+
+    use super::Pace;
+
+    /// By seconds waited and bytes that came in them: which one ends the body, at 10 bytes a second over 100 s.
+    #[rstest]
+    #[case::a_drip_that_is_never_idle(10, &[(59, 500), (59, 500)], Some(1))]
+    #[case::just_enough(10, &[(50, 500), (50, 500), (99, 1), (1, 999)], None)]
+    #[case::slow_only_for_a_while(10, &[(90, 1), (10, 999)], None)]
+    #[case::fast_first_and_then_a_drip(10, &[(100, 1_000_000), (50, 1), (50, 1)], Some(2))]
+    #[case::bytes_that_were_ready(10, &[(0, 1), (0, 1), (0, 1)], None)]
+    #[case::one_long_wait(10, &[(500, 4_999)], Some(0))]
+    #[case::none_asked_for(0, &[(1000, 1), (1000, 1)], None)]
+    #[case::more_than_can_be_counted(u64::MAX, &[(1 << 40, 5)], Some(0))]
+    fn a_drip_is_told_from_a_slow_while(#[case] least: u64, #[case] came: &[(u64, u64)], #[case] ends: Option<usize>) {
+        let mut pace = Pace { least, span: Duration::from_secs(100), came: 0, waited: Duration::ZERO };
+        assert_eq!(came.iter().position(|(waited, bytes)| pace.judge(*bytes, Duration::from_secs(*waited)).is_some()), ends);
     }
 }

@@ -79,6 +79,7 @@ impl SourceError {
             | Fault::NotHttp { .. }
             | Fault::NoAnswer { .. }
             | Fault::Stalled { .. }
+            | Fault::TooSlow { .. }
             | Fault::Interrupted { .. }
             | Fault::SchematicNotYetKnown { .. }
             | Fault::NotAFactory { .. } => Reason::Unavailable,
@@ -117,7 +118,7 @@ impl SourceError {
 
     /// Whether the bytes received so far are still the file's first ones, so that the rest may be asked for.
     pub fn keeps_received(&self) -> bool {
-        matches!(&*self.fault, Fault::Stalled { .. } | Fault::Interrupted { .. } | Fault::Truncated { .. })
+        matches!(&*self.fault, Fault::Stalled { .. } | Fault::TooSlow { .. } | Fault::Interrupted { .. } | Fault::Truncated { .. })
     }
 
     /// Whether somebody answered, so that this says more than "not there".
@@ -228,6 +229,7 @@ mod tests {
     #[case(Fault::NotHttp { what: "SSH".into() }, Reason::Unavailable, false)]
     #[case(Fault::NoAnswer { after: Duration::from_secs(1) }, Reason::Unavailable, false)]
     #[case(Fault::Stalled { received: 1, after: Duration::from_secs(1) }, Reason::Unavailable, true)]
+    #[case(Fault::TooSlow { came: 1, after: Duration::from_secs(1), least: 2 }, Reason::Unavailable, true)]
     #[case(Fault::Interrupted { received: 1, what: "reset".into() }, Reason::Unavailable, true)]
     #[case(Fault::Truncated { received: 1, announced: Some(2) }, Reason::Corrupt, true)]
     #[case(Fault::Excess { announced: 2 }, Reason::Corrupt, false)]

@@ -112,6 +112,16 @@ pub enum Fault {
         /// The idle deadline.
         after: Duration,
     },
+    /// The body comes, and slower than allowed.
+    #[error("upstream sent {} in {}, less than the {} a second that `egress.caps.leastRate` asks for", in_bytes(*.came), seconds(*.after), in_bytes(*.least))]
+    TooSlow {
+        /// Bytes that came in that time.
+        came: u64,
+        /// The time: `egress.deadlines.slow`.
+        after: Duration,
+        /// Bytes a second that were to come.
+        least: u64,
+    },
     /// The connection broke in mid-body.
     #[error("the connection broke after {}: {what}", in_bytes(*.received))]
     Interrupted {
@@ -295,6 +305,7 @@ mod tests {
     #[case(status(429, Some(90)), "in 90 s")]
     #[case(status(503, Some(3601)), "in 61 min")]
     #[case(Fault::Truncated { received: 1, announced: Some(2) }, "after 1 byte of the 2 it announced")]
+    #[case(Fault::TooSlow { came: 5, after: Duration::from_secs(600), least: 7 }, "5 bytes in 10 min, less than the 7 bytes a second that `egress.caps.leastRate`")]
     #[case(Fault::Excess { announced: 1 }, "more than the 1 byte it announced")]
     fn messages_say_what_to_do(#[case] fault: Fault, #[case] expected: &str) {
         let text = fault.to_string();

@@ -225,7 +225,7 @@ impl Egress {
             let (head, incoming) = answer.into_parts();
             if !redirect::is_redirect(head.status) {
                 let announced = if request.method == Method::HEAD { None } else { content_length(&head.headers) };
-                let body = Body::new(incoming, driver, at(&url), settings.deadlines.idle, settings.caps.idle_progress, announced);
+                let body = Body::new(incoming, driver, at(&url), (&settings.deadlines, &settings.caps), announced);
                 return Ok(Response { url, status: head.status, headers: head.headers, request_id, body, secrets, egress: self.clone() });
             }
             let hop = redirect::next_hop(request.url, &url, head.status, head.headers.get(header::LOCATION), !request.body.is_empty());

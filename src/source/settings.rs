@@ -43,6 +43,10 @@ pub struct Deadlines {
     /// The longest wait for [`Caps::idle_progress`] bytes of a body; time during which nobody reads does not count. 60 s.
     #[serde(deserialize_with = "duration")]
     pub idle: Duration,
+    /// How long a body may come slower than [`Caps::least_rate`] on average; counted as for `idle`. 10 min: long enough for a link or a
+    /// mirror that is slow for a while.
+    #[serde(deserialize_with = "duration")]
+    pub slow: Duration,
     /// The longest `Retry-After` that is honoured; a longer one is cut to this. 1 h.
     #[serde(deserialize_with = "duration")]
     pub retry_after: Duration,
@@ -54,6 +58,7 @@ impl Default for Deadlines {
             connect: Duration::from_secs(30),
             first_byte: Duration::from_secs(25 * 60),
             idle: Duration::from_secs(60),
+            slow: Duration::from_secs(10 * 60),
             retry_after: Duration::from_secs(60 * 60),
         }
     }
@@ -71,13 +76,24 @@ pub struct Caps {
     pub error_bytes: usize,
     /// Bytes that must arrive within [`Deadlines::idle`], so that a drip of single bytes does not count as progress. 64 KiB.
     pub idle_progress: u64,
+    /// Bytes a second that must come of a body on average over each [`Deadlines::slow`], so that a download ends in a time that its size
+    /// bounds and nobody keeps a turn to fetch by a drip that `idle_progress` lets pass; 0 asks for none. 32 KiB: both turns at once
+    /// on a line of a megabit still bring twice that, and 4 GiB take at most a day and a half.
+    pub least_rate: u64,
     /// Bytes of one artifact as downloaded. 256 GiB.
     pub artifact_bytes: u64,
 }
 
 impl Default for Caps {
     fn default() -> Self {
-        Self { redirects: 5, header_bytes: 64 << 10, error_bytes: 8 << 10, idle_progress: 64 << 10, artifact_bytes: 256 << 30 }
+        Self {
+            redirects: 5,
+            header_bytes: 64 << 10,
+            error_bytes: 8 << 10,
+            idle_progress: 64 << 10,
+            least_rate: 32 << 10,
+            artifact_bytes: 256 << 30,
+        }
     }
 }
 

@@ -15,6 +15,12 @@ pub enum SpoolError {
         /// The spool's capacity in bytes.
         capacity: u64,
     },
+    /// What is taken in as it comes needs more than the whole spool has, whoever gives up room: it waits for nothing.
+    #[error("it takes more than the whole spool of {}, or has no end; `spool.size` sets a larger one", Mib(*whole))]
+    Outgrown {
+        /// Bytes that the spool has in all.
+        whole: u64,
+    },
     /// The volume itself is full, whatever the capacity setting says.
     #[error("the spool's volume is full: cannot {action} {}", path.display())]
     VolumeFull {
@@ -51,6 +57,7 @@ impl SpoolError {
     /// The reason a person is given (R9).
     pub const fn reason(&self) -> Reason {
         match self {
+            Self::Outgrown { .. } => Reason::TooLarge,
             Self::Full { .. } | Self::VolumeFull { .. } => Reason::SpoolFull,
             Self::Failed { .. } | Self::Vanished { .. } | Self::InUse { .. } => Reason::SpoolFailed,
         }

@@ -1,6 +1,7 @@
 //! From a layer to the verified disk inside it, and from other layers to the certainty that they hold none.
 
 use std::{
+    cell::Cell,
     fs::File,
     io::{self, Read},
     os::unix::fs::FileExt,
@@ -38,17 +39,23 @@ pub fn ingest_layer(input: &File, output: &File, limits: &Limits, watch: Watch<'
     let mut head = [0; 512];
     let count = input.read_at(&mut head, 0).map_err(|error| ArtifactError::io("reading the layer", error))?;
     let layer = packing(&head[..count])?;
-    let decoder = Decoder::new(FileReader::new(input), layer, limits, watch)?;
+    let last = Cell::new(0);
+    let told = |bytes| {
+        last.set(bytes);
+        watch.read(bytes);
+    };
+    let decoder = Decoder::new(FileReader::new(input), layer, limits, Watch { progress: &told, ..watch })?;
     let mut tar = Tar::new(Bounded::new(decoder, limits));
     let mut finder = Finder::default();
     if advance(&mut tar, &mut finder)?.is_none() {
         tar.drain()?;
         return Err(finished(finder));
     }
-    // Progress is told by the layer's own reader.
-    let quiet = Watch { progress: &|_| (), ..watch };
+    // How far it is, the layer's own reader tells; that the work goes on is told of the disk too.
+    let again = |_| watch.read(last.get());
+    let inner = Watch { progress: &again, ..watch };
     let (head, format) = head_of(&mut tar, limits)?;
-    let disk = ingest_stream(Joined { head: &head, tar: &mut tar }, format, output, limits, quiet)?;
+    let disk = ingest_stream(Joined { head: &head, tar: &mut tar }, format, output, limits, inner)?;
     if advance(&mut tar, &mut finder)?.is_some() {
         return Err(finished(finder));
     }

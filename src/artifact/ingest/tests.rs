@@ -197,6 +197,27 @@ fn it_stops_when_told_to_and_says_how_far_it_is() {
     assert!((20 << 20..30 << 20).contains(&last.get()), "{}", last.get());
 }
 
+/// Reading back what was written takes as long as the disk is large, and is not to be taken for a volume that hangs.
+#[test]
+fn the_disk_that_is_read_back_is_told_too() {
+    let mut disk = gpt_disk(9 << 20, 512);
+    disk[1 << 20..8 << 20].fill(3);
+    for packing in PACKINGS {
+        let packed = pack(packing, &disk);
+        let told = Cell::new((0, 0));
+        let progress = |bytes: u64| {
+            let (last, times) = told.get();
+            assert!(bytes >= last);
+            told.set((bytes, if bytes > last { 1 } else { times + 1 }));
+        };
+        let (output, cancel) = (tempfile::tempfile().expect("temporary file"), AtomicBool::new(false));
+        let watch = Watch { progress: &progress, cancel: &cancel };
+        ingest(&file_of(&packed), None, raw(packing), &output, &Limits::default(), watch).expect("a disk");
+        let (last, times) = told.get();
+        assert!(last == packed.len() as u64 && times > 7, "{packing:?}: {times} times at {last}");
+    }
+}
+
 #[test]
 fn a_failing_reader_is_not_the_images_fault() {
     struct Failing(usize);

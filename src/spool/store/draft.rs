@@ -120,6 +120,25 @@ impl Draft {
         self.store.0.reserve(&self.identity, total)
     }
 
+    /// As [`Self::reserve`], for what may do with less: `wanted` bytes, or as many of them as can be had where these are at least
+    /// `least`. Gives what is reserved now.
+    ///
+    /// # Errors
+    /// [`SpoolError::Full`] when there is no room for `least` now.
+    pub fn reserve_some(&self, least: u64, wanted: u64) -> Result<u64, SpoolError> {
+        let _volume = self.volume()?;
+        self.store.0.reserve_some(&self.identity, least, wanted)
+    }
+
+    /// As [`Self::reserve_some`], for what shows only as it comes how much it needs.
+    ///
+    /// # Errors
+    /// [`SpoolError::Outgrown`] when the whole spool has no room for `least`, else as [`Self::reserve_some`].
+    pub fn grow(&self, least: u64, wanted: u64) -> Result<u64, SpoolError> {
+        let _volume = self.volume()?;
+        self.store.0.grow(&self.identity, least, wanted)
+    }
+
     /// Begins the download from zero, whatever was there.
     ///
     /// # Errors
@@ -215,18 +234,30 @@ impl Draft {
         let target = layout.disk(&digest);
         let is_known = inner.state().disks.get(&digest).is_some_and(|disk| disk.length == record.disk.length);
         let is_there = layout::stat(&target)?.is_some_and(|file| file.is_file() && file.len() == record.disk.length);
-        if !(is_known && is_there) {
+        let is_new = !(is_known && is_there);
+        if is_new {
             // Nobody vouches for a file that no record names.
             layout::remove(&target)?;
             fs::hard_link(&source, &target).map_err(|e| SpoolError::io("link", &target, e))?;
-            layout::sync_folder(&layout.disks())?;
         }
-        let text = serde_json::to_vec(&record).map_err(|e| SpoolError::io("write", layout.record(&self.identity), e.into()))?;
-        layout::replace(&layout.record(&self.identity), &text)?;
-
-        let failed = |e| SpoolError::io("open", &target, e);
-        let file = File::open(&target).map_err(failed)?;
-        let allocated = layout::allocated(&file.metadata().map_err(failed)?);
+        let recorded = (|| {
+            if is_new {
+                layout::sync_folder(&layout.disks())?;
+            }
+            let text = serde_json::to_vec(&record).map_err(|e| SpoolError::io("write", layout.record(&self.identity), e.into()))?;
+            layout::replace(&layout.record(&self.identity), &text)?;
+            let failed = |e| SpoolError::io("open", &target, e);
+            let file = File::open(&target).map_err(failed)?;
+            let allocated = layout::allocated(&file.metadata().map_err(failed)?);
+            Ok((file, allocated))
+        })();
+        // A disk that no record names would take room that nobody knows of and nobody gives back. Should the record be there after
+        // all, it names a disk that is not, and the next start removes it.
+        let (file, allocated) = recorded.inspect_err(|_| {
+            if is_new && let Err(error) = layout::remove(&target) {
+                tracing::warn!(disk = %digest, error = %error, "a disk without a record stays until the next start");
+            }
+        })?;
         let mut state = inner.state();
         let length = record.disk.length;
         let disk = state.disks.entry(digest).or_insert_with(|| Disk { length, allocated, hold: Hold::new(now()) });

@@ -253,6 +253,42 @@ impl Inner {
         }
     }
 
+    /// Makes the reservation of `identity` `wanted` bytes, or as much of that as can be had, and at least `least`. Gives what it is then.
+    fn reserve_some(&self, identity: &Identity, least: u64, wanted: u64) -> Result<u64, SpoolError> {
+        let had = match self.reserve(identity, wanted) {
+            Err(SpoolError::Full { needed, available, .. }) => wanted.saturating_sub(needed).saturating_add(available),
+            done => return done.map(|()| self.reserved(identity)),
+        };
+        // Where it is not enough, or no longer what it was a moment ago, the answer is that of the least.
+        let some = if had > least { self.reserve(identity, had) } else { self.reserve(identity, least) };
+        match some {
+            Err(SpoolError::Full { .. }) if had > least => self.reserve(identity, least)?,
+            done => done?,
+        }
+        Ok(self.reserved(identity))
+    }
+
+    /// As [`Self::reserve_some`]; what needs more than the whole spool is told so, since nobody can make room for it.
+    fn grow(&self, identity: &Identity, least: u64, wanted: u64) -> Result<u64, SpoolError> {
+        if least > self.capacity {
+            return Err(SpoolError::Outgrown { whole: self.capacity });
+        }
+        let grown = self.reserve_some(identity, least, wanted);
+        if let Err(SpoolError::Full { .. }) = grown {
+            // A volume no larger than the capacity: its file system's own needs are a part of it that nobody gives up.
+            let volume = self.on_volume()?;
+            let whole = volume.f_blocks.saturating_sub(volume.f_bfree.saturating_sub(volume.f_bavail)).saturating_mul(volume.f_frsize);
+            if least > whole - whole / 16 {
+                return Err(SpoolError::Outgrown { whole });
+            }
+        }
+        grown
+    }
+
+    fn reserved(&self, identity: &Identity) -> u64 {
+        self.state().drafts.get(identity).copied().unwrap_or(0)
+    }
+
     fn evict_disk(&self, digest: &Digest) -> Result<(), SpoolError> {
         let mut state = self.state();
         // A lease may have been taken since the choice was made.
@@ -285,9 +321,12 @@ impl Inner {
     }
 
     fn free_on_volume(&self) -> Result<u64, SpoolError> {
+        self.on_volume().map(|volume| volume.f_bavail.saturating_mul(volume.f_frsize))
+    }
+
+    fn on_volume(&self) -> Result<rustix::fs::StatVfs, SpoolError> {
         let root = self.layout.root();
-        let volume = rustix::fs::statvfs(root).map_err(|e| SpoolError::io("ask for the free space of", root, e.into()))?;
-        Ok(volume.f_bavail.saturating_mul(volume.f_frsize))
+        rustix::fs::statvfs(root).map_err(|e| SpoolError::io("ask for the free space of", root, e.into()))
     }
 }
 

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use super::{ArtifactFacts, DiskFacts, DiskFile, Draft, Record, Sidecar, Spooled, Store, Verified};
 use crate::{
     model::{Digest, Identity},
+    rules::Reason,
     spool::SpoolError,
 };
 
@@ -170,6 +171,62 @@ async fn nothing_is_evicted_in_vain() {
     let draft = begin(&store, 2).await;
     assert!(matches!(draft.reserve(4 * MIB), Err(SpoolError::Full { available, .. }) if available == 3 * MIB));
     assert!(store.find(&identity(1)).expect("find").is_some());
+}
+
+#[tokio::test]
+async fn a_disk_whose_record_could_not_be_written_does_not_stay() {
+    let root = TempDir::new().expect("dir");
+    let store = open(&root, 3);
+    // A folder where the record belongs: not even root renames a file over it.
+    let record_path = root.path().join(format!("records/{}.json", identity(1)));
+    fs::create_dir(&record_path).expect("folder");
+    let (download, disk) = (content(1), content(2));
+    let draft = begin(&store, 1).await;
+    draft.reserve(2 * MIB).expect("reserve");
+    let mut data = draft.start(sidecar(true)).expect("start");
+    data.write_all(&download).expect("write");
+    draft.complete(&data, MIB, Digest::of(&download)).expect("complete");
+    draft.output().expect("output").write_all(&disk).expect("write");
+    draft.commit(record(&download, &disk), DiskFile::Output).expect_err("no record");
+    drop(draft);
+    let partial = |name: &str| format!("partial/{}/{name}", identity(1));
+    let left = || files(root.path()).into_iter().filter(|name| !name.ends_with(".tmp")).collect::<Vec<_>>();
+    assert_eq!((left(), store.usage().used), (vec![partial("about.json"), partial("data")], MIB));
+
+    fs::remove_dir(&record_path).expect("remove");
+    let draft = begin(&store, 1).await;
+    draft.reserve(3 * MIB).expect("all of it is there to be had");
+    draft.resume().expect("resume");
+    draft.output().expect("output").write_all(&disk).expect("write");
+    let spooled = draft.commit(record(&download, &disk), DiskFile::Output).expect("commit");
+    assert_eq!(read(spooled.lease.file()), disk);
+}
+
+/// What shows its need only as it comes is given what there is, and waits only for what can come free.
+#[tokio::test]
+async fn what_grows_takes_what_can_be_had_up_to_the_whole_spool() {
+    let root = TempDir::new().expect("dir");
+    let store = open(&root, 10);
+    let draft = begin(&store, 1).await;
+    for (least, wanted, grown) in [(4, 8, 8), (9, 12, 10), (2, 3, 10), (10, 20, 10)] {
+        assert_eq!(draft.grow(least * MIB, wanted * MIB).expect("grow"), grown * MIB, "{least}, {wanted}");
+    }
+    let outgrown = draft.grow(11 * MIB, 12 * MIB).expect_err("more than there is");
+    assert!(matches!(outgrown, SpoolError::Outgrown { whole } if whole == 10 * MIB) && outgrown.reason().is_terminal(), "{outgrown}");
+    drop(draft);
+
+    // What others hold may come free, so it is waited for; what they do not is taken.
+    let kept = take_in(&store, 2, &content(2)).await.expect("take in");
+    take_in(&store, 3, &content(3)).await.expect("take in");
+    let draft = begin(&store, 1).await;
+    for (least, wanted, grown) in [(1, 8, 8), (9, 12, 9)] {
+        assert_eq!(draft.grow(least * MIB, wanted * MIB).expect("grow"), grown * MIB, "{least}, {wanted}");
+    }
+    let full = draft.grow(10 * MIB, 12 * MIB).expect_err("one is leased");
+    assert!(matches!(full, SpoolError::Full { needed: MIB, available: 0, .. }) && full.reason() == Reason::SpoolFull, "{full}");
+    assert!(store.find(&identity(2)).expect("find").is_some() && store.find(&identity(3)).expect("find").is_none());
+    drop(kept);
+    assert_eq!(draft.grow(10 * MIB, 12 * MIB).expect("grow"), 10 * MIB);
 }
 
 #[tokio::test]
