@@ -38,6 +38,8 @@ pub struct Wants {
     pub fetch_failures: i32,
     /// How many imports, counting those that run.
     pub imports: usize,
+    /// How many of them run: those have their turns, whichever target comes first.
+    pub running: usize,
     /// The most failed attempts among those imports.
     pub import_failures: i32,
 }

@@ -101,6 +101,7 @@ pub(super) fn running(
         status.attempts = status.attempts.max(1);
     }
     draft.wants.imports += 1;
+    draft.wants.running += 1;
 
     // The spool's disk differs from the one this DataVolume was made for: an unreproducible image was fetched again.
     if let (Some((spooled, _)), Some(disk), None) = (spooled_disk(draft), disk, &volume.copies)

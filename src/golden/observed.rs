@@ -147,7 +147,7 @@ pub enum Reference {
 pub struct Permits {
     /// A fetch slot is held for this image.
     pub fetch: bool,
-    /// How many import slots are held for this image.
+    /// How many imports may begin beside those that run.
     pub imports: usize,
 }
 

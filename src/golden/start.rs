@@ -96,8 +96,8 @@ pub(super) fn start(
     }
     draft.wants.imports += 1;
     draft.wants.import_failures = draft.wants.import_failures.max(status.attempts);
-    if draft.observed.permits.imports < draft.wants.imports {
-        return with_disk(TargetState::working(Reason::Queued, "Waiting for a turn: other images are being imported."));
+    if draft.observed.permits.imports < draft.wants.imports - draft.wants.running {
+        return with_disk(TargetState::working(Reason::Queued, "Waiting for a turn: other goldens are being imported."));
     }
     // Killed between this status and the DataVolume, the same attempt goes on.
     if status.started_time.is_none() {
