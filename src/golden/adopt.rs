@@ -8,6 +8,7 @@ use kube::ResourceExt as _;
 use super::{
     Action, ClaimView, DataVolumeView, GoldenView, ObservedTarget,
     decide::{Draft, after},
+    free,
     import::{conflict, patience_for},
     manifest::Told,
     target::TargetState,
@@ -15,7 +16,7 @@ use super::{
 use crate::{
     api::{ConditionType, GoldenImageStatus, TargetStatus, find_condition},
     foreign::{Claim, DataVolume},
-    model::{Architecture, ClassName, DiskSize, GoldenName, HttpUrl, Image, Platform, SchematicId, Source, Target},
+    model::{Architecture, ClassName, DiskSize, GoldenName, HttpUrl, Image, Platform, SchematicId, Source, Target, VirtualMachineDefaults},
     rules::{
         Reason,
         adopt::{Adoption, Origin, Stranger, Wanted, adoption},
@@ -215,13 +216,15 @@ fn of_another(
 
 /// What is written on an adopted golden's DataVolume and PVC: our marks as far as they are known (nobody can say afterwards what
 /// the bytes were), and that Helm keeps it. A text that we do not have stays as its former owner wrote it.
-pub fn marks_of(image: &Image, status: &GoldenImageStatus, target: &TargetStatus) -> marks::Marks {
+pub fn marks_of(image: &Image, status: &GoldenImageStatus, target: &TargetStatus, defaults: &VirtualMachineDefaults) -> marks::Marks {
     let schematic_id = status.resolved_schematic();
     let mut marks = marks::golden_marks(&marks::GoldenMarks {
         identity: image.identity(schematic_id.as_ref()).as_ref(),
         schematic_id: schematic_id.as_ref().map(SchematicId::as_str),
         storage_class: target.storage_class_name.as_deref(),
         minimum_size: target.size.as_ref().and_then(|size| size.parse().ok()),
+        default_instancetype: defaults.instancetype.as_deref(),
+        default_preference: defaults.preference.as_deref(),
         ..Told::of(&image.source).marks(image)
     });
     marks.annotations.retain(|_, value| !value.is_empty());
@@ -248,7 +251,8 @@ fn record(claim: &ClaimView, golden: &GoldenName, status: &mut TargetStatus) {
 fn take(draft: &mut Draft<'_>, golden: &GoldenName, view: &ObservedTarget, claim: &ClaimView, status: &mut TargetStatus) -> TargetState {
     record(claim, golden, status);
     let volume_uid = view.golden.volume.as_ref().filter(|volume| claim.heeds(volume)).map(|volume| volume.uid.clone());
-    draft.after.push(Action::Adopt { golden: golden.clone(), claim_uid: claim.uid.clone(), volume_uid });
+    let (said, _) = free::said(draft.image, draft.observed, view, claim, status);
+    draft.after.push(Action::Adopt { golden: golden.clone(), claim_uid: claim.uid.clone(), volume_uid, said });
     TargetState::ready()
 }
 
