@@ -93,6 +93,7 @@ async fn an_images_life() {
     r6_other_bytes_upstream_are_told_and_change_nothing(&scene).await;
     hand_edits_are_told_or_healed(&scene).await;
     a_golden_outlives_its_image_and_is_taken_back(&scene).await;
+    r4_what_may_change_at_any_time_is_written_on_the_golden(&scene).await;
     nothing_changes_nothing_is_written(&scene).await;
     let daemon = killed_it_goes_on_where_it_was(&scene, daemon).await;
     leads_one_and_hands_over(&scene, daemon).await;
@@ -248,6 +249,41 @@ async fn a_golden_outlives_its_image_and_is_taken_back(scene: &Scene<'_>) {
 }
 
 /// Three forced re-evaluations, and no write but the Lease's.
+/// What virtual machines get, and texts: on DataVolume and PVC, taken off again (CDI copied the labels, and owns them too), and what a person
+/// set left alone.
+async fn r4_what_may_change_at_any_time_is_written_on_the_golden(scene: &Scene<'_>) {
+    const TYPE: &str = "instancetype.kubevirt.io/default-instancetype";
+    const PREFERENCE: &str = "instancetype.kubevirt.io/default-preference";
+    let edit = async |spec: Value| {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        scene.stage.images().patch("default", &PatchParams::default(), &patch).await.expect("edited");
+    };
+    let shows = async |labels: [Option<&str>; 2], text: &str| {
+        for api in [scene.volumes().await, scene.claims().await] {
+            harness::until(api, "vm-default-images-default", "it says what the image says", |object: &DynamicObject| {
+                [TYPE, PREFERENCE].map(|key| object.labels().get(key).map(String::as_str)) == labels
+                    && object.annotations().get("vm-default-images.cozystack.io/description").is_some_and(|said| said == text)
+            })
+            .await;
+        }
+    };
+    edit(json!({ "defaults": { "instancetype": "u1.medium", "preference": "ubuntu" }, "description": "Text" })).await;
+    shows([Some("u1.medium"), Some("ubuntu")], "Text").await;
+    edit(json!({ "defaults": { "instancetype": null, "preference": "fedora" }, "description": null })).await;
+    shows([None, Some("fedora")], "").await;
+    let by_hand = Patch::Merge(json!({ "metadata": { "labels": { TYPE: "theirs" } } }));
+    for api in [scene.volumes().await, scene.claims().await] {
+        api.patch("vm-default-images-default", &PatchParams::default(), &by_hand).await.expect("labelled");
+    }
+    edit(json!({ "defaults": null })).await;
+    shows([Some("theirs"), None], "").await;
+    harness::until(scene.stage.images(), "default", "nothing is on record of it", |image: &GoldenImage| {
+        image.status.as_ref().is_some_and(|status| status.defaults.is_none())
+    })
+    .await;
+    scene.stage.until("default", "Ready", "True").await;
+}
+
 async fn nothing_changes_nothing_is_written(scene: &Scene<'_>) {
     let cluster = scene.stage.cluster;
     // Events are published behind the status that they tell of; what was told last is out before the quiet is looked at.

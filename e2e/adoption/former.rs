@@ -227,6 +227,26 @@ pub async fn edits_are_told_and_fields_that_leave_are_taken_off(scene: &Scene<'_
         harness::condition(image, "EntryEdited").is_none()
     })
     .await;
+
+    // A digest may be given once: by hand it is no edit of the entry, whose free fields still arrive, also on what was taken over.
+    let digest = format!("sha256:{}", "1".repeat(64));
+    let given = Patch::Merge(json!({ "spec": { "digest": digest } }));
+    scene.stage.images().patch("hand", &PatchParams::default(), &given).await.expect("given");
+    let mut more = entries(scene);
+    more[1]["defaults"] = json!({ "preference": "ubuntu" });
+    scene.list(more).await;
+    for (api, is_there) in [(scene.volumes().await, true), (scene.claims().await, true), (scene.claims().await, false)] {
+        if !is_there {
+            scene.list(entries(scene)).await;
+        }
+        harness::until(api, &golden_of("hand"), "what virtual machines get is as the entry says", |object: &DynamicObject| {
+            object.labels().get("instancetype.kubevirt.io/default-preference").map(String::as_str) == is_there.then_some("ubuntu")
+        })
+        .await;
+    }
+    let hand = scene.stage.images().get("hand").await.expect("image");
+    assert_eq!(hand.spec.digest, Some(digest));
+    assert!(harness::condition(&hand, "EntryEdited").is_none(), "{:?}", hand.status);
 }
 
 /// R24, with the real garbage collector at work.

@@ -65,9 +65,16 @@ struct Live {
     /// The classes, as targets name them, that have none all the same.
     #[serde(default)]
     unmade: Vec<String>,
+    /// Who wrote it, where that was not the list.
+    #[serde(default = "the_list")]
+    by: String,
     /// What the factory answered.
     #[serde(rename = "schematicID")]
     schematic_id: Option<String>,
+}
+
+fn the_list() -> String {
+    "golden-catalog/entries".to_owned()
 }
 
 static VECTORS: LazyLock<Vectors> = LazyLock::new(|| {
@@ -202,7 +209,14 @@ async fn the_api_server_takes_and_refuses_the_same() {
 fn told(vector: &ListVector) -> Vec<String> {
     let list = read_list(&json!({ "images": vector.images, "storageClass": vector.storage_class, "storage": vector.storage }).to_string())
         .expect("a list");
-    let live: Vec<GoldenImage> = vector.live.iter().map(|live| serde_json::from_value(object(live)).expect("a GoldenImage")).collect();
+    let shown = |live: &Live| {
+        let mut shown = object(live);
+        let fields = json!({ "f:spec": { "f:digest": {} } });
+        shown["metadata"]["managedFields"] =
+            json!([{ "manager": live.by, "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": fields }]);
+        serde_json::from_value(shown).expect("a GoldenImage")
+    };
+    let live: Vec<GoldenImage> = vector.live.iter().map(shown).collect();
     let plan = plan(&list, &live, "cozy-kubernetes-worker-image/golden-catalog-images");
     let edited = plan.listings.into_values().filter_map(|listing| match listing {
         Listing::Edited(message) => Some(message),
@@ -254,7 +268,8 @@ async fn a_render_beside_live_images_says_what_the_daemon_says() {
     for vector in &VECTORS.lists {
         for live in &vector.live {
             let made: GoldenImage = serde_json::from_value(object(live)).expect("a GoldenImage");
-            images.create(&PostParams::default(), &made).await.unwrap_or_else(|error| panic!("{}: {error}", vector.name));
+            let params = PostParams { field_manager: Some(live.by.clone()), ..PostParams::default() };
+            images.create(&params, &made).await.unwrap_or_else(|error| panic!("{}: {error}", vector.name));
             let patch = Patch::Merge(json!({ "status": status(live) }));
             images
                 .patch_status(&live.name, &PatchParams::default(), &patch)

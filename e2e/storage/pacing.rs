@@ -26,7 +26,7 @@ fn golden(name: &str) -> String {
 async fn in_line(scene: &Scene<'_>, name: &str) {
     harness::until(scene.stage.images(), name, "it waits for its turn to be imported", |image: &GoldenImage| {
         harness::condition(image, "Ready")
-            .is_some_and(|ready| ready.reason == "Queued" && ready.message.contains("other images are being imported"))
+            .is_some_and(|ready| ready.reason == "Queued" && ready.message.contains("other goldens are being imported"))
     })
     .await;
 }

@@ -3,6 +3,7 @@
 mod conditions;
 mod crd;
 mod limits;
+mod owned;
 mod parse;
 mod read;
 mod spec;
@@ -12,6 +13,7 @@ mod yaml;
 
 pub use conditions::{ConditionSet, ConditionType, find_condition, is_true};
 pub use crd::{crd, crd_yaml};
+pub use owned::{ENTRIES, digest_managers, is_digest_of_another};
 pub use parse::{FieldError, FieldErrors, ONE_SCHEMATIC, parse_image};
 pub use read::{add_untold, read_spec, unquoted};
 pub use spec::{

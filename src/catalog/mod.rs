@@ -9,5 +9,5 @@ mod schema;
 
 pub use entry::{Entry, EntryError, List, ListError, read_list};
 pub use quote::quote;
-pub use reconcile::{LISTED_AS, LISTED_IN, Listing, Plan, Problem, Step, owners, plan};
+pub use reconcile::{LISTED_AS, LISTED_IN, Listing, Plan, Problem, Step, entry_changes, owners, plan};
 pub use schema::entry_schema;

@@ -6,9 +6,9 @@ use kube::ResourceExt as _;
 
 use super::{Entry, List};
 use crate::{
-    api::{ConditionType, GoldenImage, GoldenImageSpec, GoldenImageStatus, find_condition, is_true, parse_image},
-    model::{Digest, Sameness},
-    rules::{Freeze, Precedence, Reason, duplicate_message, frozen_changes, frozen_message},
+    api::{ConditionType, GoldenImage, GoldenImageSpec, GoldenImageStatus, find_condition, is_digest_of_another, is_true, parse_image},
+    model::{Digest, Image, Sameness},
+    rules::{Freeze, FrozenChange, Precedence, Reason, duplicate_message, frozen_changes, frozen_message},
 };
 
 /// The annotation on a GoldenImage that names the list it comes from, `<namespace>/<ConfigMap>`.
@@ -160,16 +160,24 @@ pub fn owners(existing: &[GoldenImage]) -> BTreeMap<Sameness, Precedence> {
     owners
 }
 
+/// R4: the frozen fields in which an entry says otherwise than its image. A digest that somebody else gave the image is theirs: an entry that
+/// says none was not edited.
+pub fn entry_changes(entry: &Image, object: &GoldenImage) -> Vec<FrozenChange> {
+    let Ok(live) = parse_image(object) else { return Vec::new() };
+    let freeze = |class: &str| object.status.as_ref().map_or(Freeze::Free, |status| status.freeze(class));
+    if entry.digest.is_none() && is_digest_of_another(object) {
+        return frozen_changes(&live, &Image { digest: live.digest, ..entry.clone() }, freeze);
+    }
+    frozen_changes(&live, entry, freeze)
+}
+
 fn compare(entry: &Entry, object: &GoldenImage, list_id: &str, steps: &mut Vec<Step>) -> Listing {
     if object.metadata.deletion_timestamp.is_some() {
         return Listing::Listed;
     }
-    if let Ok(live) = parse_image(object) {
-        let freeze = |class: &str| object.status.as_ref().map_or(Freeze::Free, |status| status.freeze(class));
-        let changes = frozen_changes(&live, &entry.image, freeze);
-        if !changes.is_empty() {
-            return Listing::Edited(frozen_message(&format!("images[{}] ({})", entry.index, entry.name), &changes));
-        }
+    let changes = entry_changes(&entry.image, object);
+    if !changes.is_empty() {
+        return Listing::Edited(frozen_message(&format!("images[{}] ({})", entry.index, entry.name), &changes));
     }
     let is = |annotation: &str, value: &str| object.annotations().get(annotation).is_some_and(|found| found == value);
     let (spec, digest) = (with_live_spelling(entry, object), digest_of(entry));
@@ -339,6 +347,36 @@ mod tests {
         assert_eq!(plan(&list(entry), &[added], LIST).steps, []);
         let taken = applied(entry, |object| object.spec.description = None);
         assert_eq!(plan(&list(entry), &[taken], LIST).steps.len(), 1);
+    }
+
+    /// R4: a digest may be given to an image once, by whoever likes; the entry that says none is still applied in what is free.
+    #[test]
+    fn r4_a_digest_that_somebody_else_gave_is_theirs() {
+        let digest = format!("sha256:{}", "1".repeat(64));
+        let plain = "- {name: a, url: 'https://e.example/a'}\n";
+        let edited = "- {name: a, url: 'https://e.example/a', suspend: true}\n";
+        let given = |managers: &[&str]| {
+            let managed = managers.iter().map(|manager| {
+                json!({ "manager": manager, "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": { "f:spec": { "f:digest": {} } } })
+            });
+            let managed: serde_json::Value = managed.collect();
+            applied(plain, |object| {
+                object.spec.digest = Some(digest.clone());
+                object.metadata.managed_fields = serde_json::from_value(managed.clone()).expect("managers");
+            })
+        };
+        let by_hand = plan(&list(plain), &[given(&["kubectl-patch"])], LIST);
+        assert_eq!((by_hand.steps, by_hand.listings.get("a")), (vec![], Some(&Listing::Listed)));
+        let suspended = plan(&list(edited), &[given(&["kubectl-patch"])], LIST);
+        let [Step::Apply { spec, .. }] = &suspended.steps[..] else { panic!("{suspended:?}") };
+        assert_eq!((spec.suspend, &spec.digest), (Some(true), &None), "it stays its owner's");
+        for managers in [&["golden-catalog/entries"][..], &["kubectl-patch", "golden-catalog/entries"], &[]] {
+            let taken_out = plan(&list(edited), &[given(managers)], LIST);
+            assert_eq!(taken_out.steps, [], "{managers:?}");
+            assert!(matches!(&taken_out.listings["a"], Listing::Edited(why) if why.contains("→ none")), "{managers:?}");
+        }
+        let other = format!("- {{name: a, url: 'https://e.example/a', digest: 'sha256:{}'}}\n", "2".repeat(64));
+        assert!(matches!(&plan(&list(&other), &[given(&["kubectl-patch"])], LIST).listings["a"], Listing::Edited(_)));
     }
 
     /// R23: a target that leaves the entry leaves the object, spelled as it is live, and its golden goes; exchanged for another it is told.

@@ -75,6 +75,7 @@ const fn stands_in(reason: Reason) -> &'static str {
         | R::CDIUnsupported
         | R::ImportFailed
         | R::ImportStalled
+        | R::ForeignImportStalled
         | R::ScratchUnavailable
         | R::VolumeNotMade
         | R::Unschedulable

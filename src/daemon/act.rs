@@ -1,6 +1,7 @@
 //! Doing what was decided, one action at a time, with the leader's client.
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -375,11 +376,24 @@ impl Hands {
         Ok(!is_held)
     }
 
-    /// Writes our marks on a golden's DataVolume and PVC.
-    pub async fn mark(&self, image: &Image, order: &ImportOrder, claim_uid: &str, volume_uid: Option<&str>) -> Result<(), ActError> {
+    /// Writes our marks on a golden's DataVolume and PVC, and takes off what is `outdated`.
+    pub async fn mark(
+        &self,
+        image: &Image,
+        order: &ImportOrder,
+        claim_uid: &str,
+        volume_uid: Option<&str>,
+        outdated: &BTreeSet<String>,
+    ) -> Result<(), ActError> {
         let marks::Marks { labels, annotations } = manifest::marks_of(image, order);
+        let (labels, annotations) = (json!(labels), json!(annotations));
         let params = PatchParams::apply(managers::MARKS).force();
         let name = order.golden.as_str();
+        let merged = |uid: &str| {
+            let (labels, annotations) = (without(labels.clone(), outdated), without(annotations.clone(), outdated));
+            Patch::Merge(json!({ "metadata": { "uid": uid, "labels": labels, "annotations": annotations } }))
+        };
+        let merge = PatchParams { field_manager: Some(managers::MARKS.to_owned()), ..PatchParams::default() };
         let body = |api_version: &str, kind: &str, uid: Option<&str>| {
             json!({
                 "apiVersion": api_version, "kind": kind,
@@ -389,18 +403,20 @@ impl Hands {
         let claims: Api<Claim> = Api::namespaced(self.client.clone(), &self.catalog);
         let claim = body("v1", "PersistentVolumeClaim", Some(claim_uid));
         claims.patch(name, &params, &Patch::Apply(&claim)).await.map_err(failed("the marks of the golden's PVC"))?;
+        if !outdated.is_empty() {
+            // CDI, which copied them from the DataVolume, owns them too: what we do not apply any more would stay.
+            claims.patch(name, &merge, &merged(claim_uid)).await.map_err(failed("the marks of the golden's PVC"))?;
+        }
         if let Some(uid) = volume_uid {
             let volumes: Api<DataVolume> = Api::namespaced(self.client.clone(), &self.catalog);
             // The UID: another DataVolume that took the name is not ours to mark.
-            let patch = json!({ "metadata": { "uid": uid, "labels": labels, "annotations": annotations } });
-            let params = PatchParams { field_manager: Some(managers::MARKS.to_owned()), ..PatchParams::default() };
-            volumes.patch(name, &params, &Patch::Merge(&patch)).await.map_err(failed("the marks of the golden's DataVolume"))?;
+            volumes.patch(name, &merge, &merged(uid)).await.map_err(failed("the marks of the golden's DataVolume"))?;
         }
         Ok(())
     }
 
-    /// Writes marks on what is taken over: on its claim, and on its DataVolume where there is one. Nothing else of either is
-    /// touched, and neither is another object that took the name. The claim says from then on by its own UID that it was: consent is
+    /// Writes marks on what is taken over: on its claim, and on its DataVolume where there is one; and takes off what is `outdated`. Nothing
+    /// else of either is touched, and neither is another object that took the name. The claim says from then on by its own UID that it was: consent is
     /// used up, so that a backup of it consents to nothing.
     pub async fn write_marks(
         &self,
@@ -408,14 +424,15 @@ impl Hands {
         marks: &marks::Marks,
         claim_uid: &str,
         volume_uid: Option<&str>,
+        outdated: &BTreeSet<String>,
     ) -> Result<(), ActError> {
         let (claims, volumes): (Api<Claim>, Api<DataVolume>) =
             (Api::namespaced(self.client.clone(), &self.catalog), Api::namespaced(self.client.clone(), &self.catalog));
         let params = PatchParams { field_manager: Some(managers::MARKS.to_owned()), ..PatchParams::default() };
         let patch = |uid: &str, adopt: Option<&str>| {
-            let mut annotations = json!(marks.annotations);
+            let (labels, mut annotations) = (without(json!(marks.labels), outdated), without(json!(marks.annotations), outdated));
             annotations[marks::ADOPT] = json!(adopt);
-            Patch::Merge(json!({ "metadata": { "uid": uid, "labels": marks.labels, "annotations": annotations } }))
+            Patch::Merge(json!({ "metadata": { "uid": uid, "labels": labels, "annotations": annotations } }))
         };
         // The DataVolume first: CDI copies its labels and annotations to the claim.
         if let Some(uid) = volume_uid {
@@ -427,6 +444,16 @@ impl Hands {
             .map_err(failed("the marks of the golden's PVC"))?;
         Ok(())
     }
+}
+
+/// Labels or annotations for a merge patch that also takes these keys off, as far as it does not write them.
+fn without(mut wanted: serde_json::Value, outdated: &BTreeSet<String>) -> serde_json::Value {
+    if let Some(wanted) = wanted.as_object_mut() {
+        for key in outdated {
+            wanted.entry(key.as_str()).or_insert(serde_json::Value::Null);
+        }
+    }
+    wanted
 }
 
 /// Keeps what the API server said to an action for the next decision; success clears it.

@@ -6,12 +6,17 @@ use std::collections::BTreeMap;
 use kube::ResourceExt as _;
 
 use super::{
-    Action, ClaimView, DataVolumeView, GoldenView, ObservedTarget, decide::Draft, import::conflict, manifest::Told, target::TargetState,
+    Action, ClaimView, DataVolumeView, GoldenView, ObservedTarget,
+    decide::{Draft, after},
+    free,
+    import::{conflict, patience_for},
+    manifest::Told,
+    target::TargetState,
 };
 use crate::{
-    api::{GoldenImageStatus, TargetStatus},
+    api::{ConditionType, GoldenImageStatus, TargetStatus, find_condition},
     foreign::{Claim, DataVolume},
-    model::{Architecture, ClassName, DiskSize, GoldenName, HttpUrl, Image, Platform, SchematicId, Source, Target},
+    model::{Architecture, ClassName, DiskSize, GoldenName, HttpUrl, Image, Platform, SchematicId, Source, Target, VirtualMachineDefaults},
     rules::{
         Reason,
         adopt::{Adoption, Origin, Stranger, Wanted, adoption},
@@ -160,11 +165,7 @@ pub(super) fn progress(
     // One that stands beside a restored claim and was never heard by CDI says nothing of it.
     let speaks = |volume: &&DataVolumeView| claim.is_none_or(|claim| claim.heeds(volume));
     if let Some(volume) = volume.filter(speaks).filter(|volume| volume.phase != "Succeeded") {
-        let phase = if volume.phase.is_empty() { "no phase yet" } else { &volume.phase };
-        return Some(TargetState::working(
-            Reason::Importing,
-            format!("{golden} is being imported by whoever made it, and is taken over when that is done (CDI: {phase})."),
-        ));
+        return Some(of_another(draft, golden, volume, view, status));
     }
     let Some(claim) = claim.filter(|claim| claim.bound && !claim.lost) else {
         return Some(TargetState::trouble(Reason::ClaimLost, format!("The PVC {golden} is not bound to a volume.")));
@@ -178,15 +179,52 @@ pub(super) fn progress(
     Some(take(draft, golden, view, claim, status))
 }
 
+/// An import that somebody else began: waited for as long as one of ours would be. It is not ours to end, and where it stands still a person is
+/// told why.
+fn of_another(
+    draft: &mut Draft<'_>,
+    golden: &GoldenName,
+    volume: &DataVolumeView,
+    view: &ObservedTarget,
+    status: &TargetStatus,
+) -> TargetState {
+    let phase = if volume.phase.is_empty() { "no phase yet" } else { &volume.phase };
+    let size = view.golden.stranger.as_ref().and_then(|found| found.size);
+    let patience = patience_for(draft.settings.import_deadline, size, volume, false);
+    let moved = view.golden.moved.or(volume.created).unwrap_or(draft.now).min(draft.now);
+    let deadline = after(moved, patience);
+    let how = match volume.phase.as_str() {
+        "Failed" => "has failed".to_owned(),
+        _ if draft.now >= deadline => format!("has made no progress for {} minutes", patience.as_secs() / 60),
+        _ => {
+            draft.wake_at(deadline);
+            let message = format!("{golden} is being imported by whoever made it, and is taken over when that is done (CDI: {phase}).");
+            return TargetState::working(Reason::Importing, message);
+        }
+    };
+    let reason = Reason::ForeignImportStalled;
+    let said = [&volume.running, &volume.bound].into_iter().find(|said| said.status != Some(true) && !said.message.is_empty());
+    if said.is_none()
+        && let Some(told) = find_condition(&status.conditions, ConditionType::Ready).filter(|told| told.reason == reason.as_str())
+    {
+        // CDI says why an importer failed only until its next start.
+        return TargetState::trouble(reason, reason.without_remedy(&told.message));
+    }
+    let words = said.map(|said| format!(": {}", said.message)).unwrap_or_default();
+    TargetState::trouble(reason, format!("The DataVolume {golden}, which the catalog did not make, {how} (CDI: {phase}{words})."))
+}
+
 /// What is written on an adopted golden's DataVolume and PVC: our marks as far as they are known (nobody can say afterwards what
 /// the bytes were), and that Helm keeps it. A text that we do not have stays as its former owner wrote it.
-pub fn marks_of(image: &Image, status: &GoldenImageStatus, target: &TargetStatus) -> marks::Marks {
+pub fn marks_of(image: &Image, status: &GoldenImageStatus, target: &TargetStatus, defaults: &VirtualMachineDefaults) -> marks::Marks {
     let schematic_id = status.resolved_schematic();
     let mut marks = marks::golden_marks(&marks::GoldenMarks {
         identity: image.identity(schematic_id.as_ref()).as_ref(),
         schematic_id: schematic_id.as_ref().map(SchematicId::as_str),
         storage_class: target.storage_class_name.as_deref(),
         minimum_size: target.size.as_ref().and_then(|size| size.parse().ok()),
+        default_instancetype: defaults.instancetype.as_deref(),
+        default_preference: defaults.preference.as_deref(),
         ..Told::of(&image.source).marks(image)
     });
     marks.annotations.retain(|_, value| !value.is_empty());
@@ -213,7 +251,8 @@ fn record(claim: &ClaimView, golden: &GoldenName, status: &mut TargetStatus) {
 fn take(draft: &mut Draft<'_>, golden: &GoldenName, view: &ObservedTarget, claim: &ClaimView, status: &mut TargetStatus) -> TargetState {
     record(claim, golden, status);
     let volume_uid = view.golden.volume.as_ref().filter(|volume| claim.heeds(volume)).map(|volume| volume.uid.clone());
-    draft.after.push(Action::Adopt { golden: golden.clone(), claim_uid: claim.uid.clone(), volume_uid });
+    let (said, _) = free::said(draft.image, draft.observed, view, claim, status);
+    draft.after.push(Action::Adopt { golden: golden.clone(), claim_uid: claim.uid.clone(), volume_uid, said });
     TargetState::ready()
 }
 

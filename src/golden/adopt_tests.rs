@@ -11,6 +11,7 @@ use super::{
 use crate::{
     api::{GoldenImageStatus, TargetStatus},
     foreign::{Claim, DataVolume},
+    model::VirtualMachineDefaults,
     rules::{
         Reason,
         adopt::Origin,
@@ -281,7 +282,8 @@ fn r5_what_is_taken_over_says_what_the_entry_says() {
     }))
     .image
     .expect("image");
-    let told = adopted_marks(&image, &GoldenImageStatus::default(), &TargetStatus::default()).annotations;
+    let told =
+        adopted_marks(&image, &GoldenImageStatus::default(), &TargetStatus::default(), &VirtualMachineDefaults::default()).annotations;
     assert_eq!(told.get(marks::KUBERNETES_VERSION).map(String::as_str), Some("v1.35.6+k3s1"), "{told:?}");
     assert!(!told.contains_key(marks::DISK_DIGEST) && !told.contains_key(marks::ARTIFACT_DIGEST), "{told:?}");
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
-use super::{HeldBack, Observed, Settings, fetch, leaving, retire, summary, target};
+use super::{HeldBack, Observed, Said, Settings, fetch, free, leaving, retire, summary, target};
 use crate::{
-    api::{GoldenImageStatus, OperatingSystemStatus, VirtualMachineDefaultsSpec},
+    api::{GoldenImageStatus, OperatingSystemStatus},
     catalog::Listing,
     model::{ClassName, Digest, DiskSize, GoldenName, Identity, Image, SchematicId, VirtualMachineDefaults, VolumeMode},
     rules::{Reason, access, duplicate_message, quota::Begun},
@@ -38,6 +38,8 @@ pub struct Wants {
     pub fetch_failures: i32,
     /// How many imports, counting those that run.
     pub imports: usize,
+    /// How many of them run: those have their turns, whichever target comes first.
+    pub running: usize,
     /// The most failed attempts among those imports.
     pub import_failures: i32,
 }
@@ -111,7 +113,7 @@ pub enum Action {
         /// The DataVolume's UID.
         uid: String,
     },
-    /// Write our marks on a golden's DataVolume and PVC where they are missing.
+    /// Write our marks on a golden's DataVolume and PVC where they are missing, or say what the entry says no more.
     Mark {
         /// The golden.
         golden: GoldenName,
@@ -119,6 +121,8 @@ pub enum Action {
         claim_uid: String,
         /// The UID of the DataVolume that controls it, if there is one.
         volume_uid: Option<String>,
+        /// What the entry may say otherwise at any time.
+        said: Said,
     },
     /// Write our marks, and that Helm keeps it, on what is taken over as it is (R5).
     Adopt {
@@ -128,6 +132,8 @@ pub enum Action {
         claim_uid: String,
         /// The DataVolume's UID, where there is one.
         volume_uid: Option<String>,
+        /// What the entry may say otherwise at any time.
+        said: Said,
     },
     /// Take off a golden's claim what asked for it to go while it had no image (R23).
     ForgetRequest {
@@ -348,9 +354,7 @@ fn begin<'a>(observed: &'a Observed, settings: &'a Settings, image: &'a Image, n
         version: os.version.clone(),
         kubernetes_version: os.kubernetes_version.as_ref().map(ToString::to_string),
     });
-    let from_image = observed.spooled.as_ref().and_then(|spooled| spooled.container.as_ref()).map(|container| container.defaults.clone());
-    let known = from_image.or_else(|| status.defaults.as_ref().map(VirtualMachineDefaultsSpec::facts)).unwrap_or_default();
-    let defaults = image.defaults.or(&known);
+    let defaults = free::defaults_to_record(image, observed);
     status.defaults = (!defaults.is_empty()).then(|| defaults.into());
     Draft {
         observed,

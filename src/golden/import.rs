@@ -111,6 +111,7 @@ pub(super) fn running(
         status.attempts = status.attempts.max(1);
     }
     draft.wants.imports += 1;
+    draft.wants.running += 1;
 
     // The spool's disk differs from the one this DataVolume was made for: an unreproducible image was fetched again.
     if let (Some((spooled, _)), Some(disk), None) = (spooled_disk(draft), disk, &volume.copies)
@@ -250,9 +251,13 @@ const SLOWEST_STORAGE: u64 = 8 << 20;
 /// `is_downloaded` is what this process's spool saw. What an earlier process served is known by CDI's own progress, which is of the
 /// download: it is at its end while the disk is converted, and falls when an importer begins again.
 pub fn patience(deadline: Duration, disk: Option<&DiskStatus>, volume: &DataVolumeView, is_downloaded: bool) -> Duration {
+    patience_for(deadline, disk.and_then(|disk| disk.virtual_size.parse().ok()), volume, is_downloaded)
+}
+
+/// [`patience`] by the size of the disk.
+pub(super) fn patience_for(deadline: Duration, size: Option<DiskSize>, volume: &DataVolumeView, is_downloaded: bool) -> Duration {
     let is_whole = is_downloaded || volume.copies.is_none() && volume.percent.is_some_and(|percent| percent >= 100);
-    let size = disk.and_then(|disk| disk.virtual_size.parse::<DiskSize>().ok()).filter(|_| is_whole);
-    size.map_or(deadline, |size| deadline.max(Duration::from_secs(size.bytes() / SLOWEST_STORAGE)))
+    size.filter(|_| is_whole).map_or(deadline, |size| deadline.max(Duration::from_secs(size.bytes() / SLOWEST_STORAGE)))
 }
 
 /// For how long a running import had made no progress already when this process first saw it, by what is on record: a daemon that

@@ -147,7 +147,7 @@ fn one(draft: &mut Draft<'_>, leaving: &Leaving, place: Place, status: &mut Targ
     (status.last_failure, status.next_attempt_time) = (None, None);
     given_up(draft, &parting);
     // The fence keeps to our mark, and admission to whom the image is for.
-    draft.after.extend(missing_marks(draft.image, golden, &leaving.target, status));
+    draft.after.extend(missing_marks(draft.image, draft.observed, golden, &leaving.target, status));
     tell(draft, &parting, is_made, status, told);
     true
 }

@@ -14,7 +14,7 @@ pub const SPOOL_CA: &str = "golden-catalog-spool-ca";
 /// Who owns what, in server-side apply.
 pub mod managers {
     /// GoldenImages made from the list in values.
-    pub const ENTRIES: &str = "golden-catalog/entries";
+    pub const ENTRIES: &str = crate::api::ENTRIES;
     /// Goldens and what their import needs.
     pub const GOLDEN: &str = "golden-catalog/golden";
     /// Status.

@@ -9,6 +9,9 @@ mod adopt_tests;
 pub mod begun;
 mod decide;
 mod fetch;
+mod free;
+#[cfg(test)]
+mod free_tests;
 mod import;
 mod leaving;
 #[cfg(test)]
@@ -36,6 +39,7 @@ mod usage;
 
 pub use adopt::{Asked, Foretold, foretell, marks_of as adopted_marks, wanted};
 pub use decide::{Action, Decision, ImportOrder, Note, Wants, decide};
+pub use free::Said;
 pub use import::{patience, stood_still};
 pub use leaving::{Leaving, place};
 pub use left::unfinished_of;

@@ -238,6 +238,7 @@ fn volume_view(volume: &DataVolume, image: &ImageName, identity: Option<&str>) -
         bound: condition("Bound"),
         running: condition("Running"),
         access: volume.annotations().get(marks::ACCESS).cloned(),
+        free: marks::free(volume.labels(), volume.annotations()),
         restored_by: volume.labels().get(marks::VELERO_RESTORE).cloned(),
         takes_what_is_there: volume.annotations().contains_key(marks::CDI_STATIC_VOLUME),
         phase: status.phase.unwrap_or_default(),
@@ -291,6 +292,7 @@ fn claim_view(claim: &Claim, image: &ImageName, identity: Option<&str>) -> Claim
         artifact_digest: claim.annotations().get(marks::ARTIFACT_DIGEST).cloned(),
         request: spec.and_then(|spec| spec.storage_request()).and_then(|request| DiskSize::from_bytes(request.bytes()?)),
         access: claim.annotations().get(marks::ACCESS).cloned(),
+        free: marks::free(claim.labels(), claim.annotations()),
         garbage_collected: claim.annotations().get(marks::CDI_GARBAGE_COLLECTED).is_some_and(|value| value == "true"),
     }
 }

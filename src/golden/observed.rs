@@ -11,6 +11,7 @@ use crate::{
     rules::{
         CdiCondition, ImporterFacts, Reason, Told,
         adopt::Stranger,
+        marks::Marks,
         modes::ClaimProperties,
         provenance::{ClaimSays, Provenance, VolumeSays, provenance},
         quota::{Begun, Quota},
@@ -147,7 +148,7 @@ pub enum Reference {
 pub struct Permits {
     /// A fetch slot is held for this image.
     pub fetch: bool,
-    /// How many import slots are held for this image.
+    /// How many imports may begin beside those that run.
     pub imports: usize,
 }
 
@@ -372,6 +373,8 @@ pub struct DataVolumeView {
     pub running: CdiCondition,
     /// Who may clone it, as it says.
     pub access: Option<String>,
+    /// What else it says that its entry may say otherwise at any time (`rules::marks::free`).
+    pub free: Marks,
     /// The restore that brought it back, where the tool says so.
     pub restored_by: Option<String>,
     /// Whether it is to take a PersistentVolume that was there before.
@@ -425,6 +428,8 @@ pub struct ClaimView {
     pub garbage_collected: bool,
     /// Who may clone it, as it says.
     pub access: Option<String>,
+    /// What else it says that its entry may say otherwise at any time (`rules::marks::free`).
+    pub free: Marks,
 }
 
 impl ClaimView {

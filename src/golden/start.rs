@@ -3,12 +3,13 @@
 use super::{
     Action, ClaimView, ClassFound, ImportOrder, ObservedTarget,
     decide::{Draft, after},
+    free,
     import::{fail, failed_before, serve, spooled_disk, stands_for_another},
     leaving::last,
     target::TargetState,
 };
 use crate::{
-    api::{TargetStatus, VirtualMachineDefaultsSpec},
+    api::TargetStatus,
     model::{ClassName, Digest, DiskSize, GoldenName, Target, VolumeMode},
     rules::{
         Reason,
@@ -96,8 +97,8 @@ pub(super) fn start(
     }
     draft.wants.imports += 1;
     draft.wants.import_failures = draft.wants.import_failures.max(status.attempts);
-    if draft.observed.permits.imports < draft.wants.imports {
-        return with_disk(TargetState::working(Reason::Queued, "Waiting for a turn: other images are being imported."));
+    if draft.observed.permits.imports < draft.wants.imports - draft.wants.running {
+        return with_disk(TargetState::working(Reason::Queued, "Waiting for a turn: other goldens are being imported."));
     }
     // Killed between this status and the DataVolume, the same attempt goes on.
     if status.started_time.is_none() {
@@ -135,7 +136,7 @@ pub(super) fn start(
         identity,
         schematic_id: draft.schematic_id.clone(),
         artifact,
-        defaults: draft.status.defaults.as_ref().map(VirtualMachineDefaultsSpec::facts).unwrap_or_default(),
+        defaults: free::defaults(draft.image, draft.observed),
     })));
     let Some((reason, message)) = view.golden.refused.clone() else { return with_disk(state) };
     // Asked again until the deadline, which ends the attempt as it ends one that CDI makes nothing of.

@@ -3,6 +3,7 @@
 use super::{
     Action, ClaimView, ClassChoice, ClassFound, DataVolumeView, GoldenView, GrantView, Observed, ObservedTarget, adopt,
     decide::Draft,
+    free,
     import::{failed_before, finished, running, spent_message},
     start::{name_for, start},
 };
@@ -318,13 +319,13 @@ fn made(draft: &mut Draft<'_>, golden: &GoldenName, uid: String, view: &Observed
     if let Some(disk) = disk.filter(|_| view.golden.grant != GrantView::Refused) {
         draft.after.push(Action::Refuse { golden: golden.clone(), disk });
     }
-    draft.after.extend(missing_marks(draft.image, golden, view, status));
+    draft.after.extend(missing_marks(draft.image, draft.observed, golden, view, status));
     draft.after.extend(forget_request(golden, view, status));
     Some(TargetState::ready())
 }
 
 /// The DataVolume that speaks for a golden's claim.
-fn controlling<'a>(view: &'a ObservedTarget, claim: &ClaimView) -> Option<&'a DataVolumeView> {
+pub(super) fn controlling<'a>(view: &'a ObservedTarget, claim: &ClaimView) -> Option<&'a DataVolumeView> {
     view.golden.volume.as_ref().filter(|volume| claim.heeds(volume))
 }
 
@@ -334,21 +335,29 @@ fn recorded_claim<'a>(view: &'a ObservedTarget, status: &TargetStatus) -> Option
     view.golden.claim.as_ref().filter(is_recorded).filter(|claim| !claim.terminating)
 }
 
-/// Our marks on a golden on record, where it lacks any. Who may clone it is among them, because its image may go before it does (R18, R24).
-pub(super) fn missing_marks(image: &Image, golden: &GoldenName, view: &ObservedTarget, status: &TargetStatus) -> Option<Action> {
+/// Our marks on a golden on record, where it lacks any. Who may clone it is among them, because its image may go before it does (R18, R24), and
+/// what else the entry may say otherwise at any time. What is as it is to be is not written again, whatever release wrote it.
+pub(super) fn missing_marks(
+    image: &Image,
+    observed: &Observed,
+    golden: &GoldenName,
+    view: &ObservedTarget,
+    status: &TargetStatus,
+) -> Option<Action> {
     let claim = recorded_claim(view, status)?;
     let volume = controlling(view, claim);
     let says_who = |found: &Option<String>| Access::read(found.as_deref()).as_ref() == Some(&image.access);
     // What was taken over by a former release does not say yet that this very claim was: a copy of it would be believed.
     let is_meant = status.adopted != Some(true) || claim.is_taken_over();
-    let is_marked = claim.ours && is_meant && says_who(&claim.access);
+    let (said, is_said) = free::said(image, observed, view, claim, status);
+    let is_marked = claim.ours && is_meant && is_said && says_who(&claim.access);
     if is_marked && volume.is_none_or(|volume| volume.ours && says_who(&volume.access)) {
         return None;
     }
     let (golden, claim_uid, volume_uid) = (golden.clone(), claim.uid.clone(), volume.map(|volume| volume.uid.clone()));
     Some(match status.adopted {
-        Some(true) => Action::Adopt { golden, claim_uid, volume_uid },
-        _ => Action::Mark { golden, claim_uid, volume_uid },
+        Some(true) => Action::Adopt { golden, claim_uid, volume_uid, said },
+        _ => Action::Mark { golden, claim_uid, volume_uid, said },
     })
 }
 
@@ -363,7 +372,7 @@ fn forget_request(golden: &GoldenName, view: &ObservedTarget, status: &TargetSta
 /// keeps others from being made.
 pub(super) fn marks_of_all(image: &Image, observed: &Observed) -> Vec<Action> {
     let record = |name: &GoldenName| observed.status.of_golden(name.as_str());
-    observed.views().filter_map(|view| missing_marks(image, view.name.as_ref()?, view, record(view.name.as_ref()?)?)).collect()
+    observed.views().filter_map(|view| missing_marks(image, observed, view.name.as_ref()?, view, record(view.name.as_ref()?)?)).collect()
 }
 
 /// A golden that is to be made, or is being made.

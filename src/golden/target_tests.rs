@@ -291,6 +291,27 @@ fn r11_what_cannot_be_imported_for_now_gives_its_turn_back(
     assert!(order(&begun_anew).is_some() && begun_anew.status.targets[0].attempts == 1, "{begun_anew:?}");
 }
 
+/// R11: a target that comes first in the spec and waits does not begin on the turn of a sibling that runs.
+#[test]
+fn r11_a_turn_of_a_sibling_that_runs_is_not_taken() {
+    let mut observed = two(json!([{}, { "storageClassName": "local" }]));
+    let waits = |imports: usize, observed: &mut Observed| {
+        observed.permits.imports = imports;
+        run(observed)
+    };
+    observed.targets[1].class = class("local");
+    observed.spooled = Some(spooled());
+    observed.status = run(&observed).status;
+    observed.targets[1].golden.volume = Some(volume("ImportInProgress"));
+    // The first one's attempt has failed, and its wait is over.
+    let first = &mut observed.status.targets[0];
+    (first.started_time, first.next_attempt_time) = (None, Some(whole_seconds(later(0))));
+    let queued = waits(0, &mut observed);
+    assert_eq!((queued.wants.imports, queued.wants.running), (2, 1), "{queued:?}");
+    assert!(order(&queued).is_none() && queued.status.targets[0].started_time.is_none(), "{queued:?}");
+    assert!(order(&waits(1, &mut observed)).is_some());
+}
+
 /// CDI shows nothing while it converts: with the whole disk there, a large one has longer than the deadline.
 #[test]
 fn a_large_disk_has_time_to_be_converted() {

@@ -588,6 +588,42 @@ fn r5_what_is_not_ready_to_be_taken_over_is_left_alone() {
     }
 }
 
+/// R5, R10: an import of somebody else's that stands still is told with CDI's words and what to do, looked at again when it would be that, and
+/// taken over when it ends well after all.
+#[test]
+fn r5_an_import_of_another_that_stands_still_is_told() {
+    let mut observed = former();
+    let minutes_ago = |minutes: i64| Timestamp::from_second(now().as_second() - 60 * minutes).ok();
+    let importing = |moved: i64, phase: &str, percent: u8, said: &str, observed: &mut Observed| {
+        let golden = &mut observed.targets[0].golden;
+        golden.moved = minutes_ago(moved);
+        let volume = golden.volume.as_mut().expect("volume");
+        (volume.phase, volume.percent) = (phase.into(), Some(percent));
+        volume.running = CdiCondition { status: Some(false), reason: "Error".into(), message: said.into() };
+        let decision = run(observed);
+        assert!(decision.after.is_empty() && decision.before.is_empty() && decision.wants == super::Wants::default(), "{decision:?}");
+        observed.status = decision.status.clone();
+        decision
+    };
+    let waits = importing(14, "ImportInProgress", 0, "404 Not Found", &mut observed);
+    assert_eq!((reason(&waits).as_str(), waits.wake), ("Importing", Some(later(60))));
+    let told = importing(16, "ImportInProgress", 0, "404 Not Found", &mut observed);
+    let (_, why, message) = ready(&told);
+    assert_eq!((why.as_str(), told.wake), ("ForeignImportStalled", None));
+    for part in ["15 minutes (CDI: ImportInProgress: 404 Not Found).", "delete the DataVolume named"] {
+        assert!(message.contains(part), "{message}");
+    }
+    assert!(!is_true(&told.status.conditions, ConditionType::Stalled) && told.notes.iter().any(|note| note.warning), "{told:?}");
+    // The importer is started again, and has nothing to say yet: the status stays as it is.
+    assert_eq!(importing(16, "ImportInProgress", 0, "", &mut observed).status, told.status);
+    // A large disk that is there whole has time to be converted.
+    observed.targets[0].golden.stranger.as_mut().expect("stranger").size = "64Gi".parse().ok();
+    assert_eq!(reason(&importing(100, "ImportInProgress", 100, "", &mut observed)), "Importing");
+    assert!(ready(&importing(0, "Failed", 0, "", &mut observed)).2.contains("has failed (CDI: Failed)"));
+    observed.targets[0].golden.volume.as_mut().expect("volume").phase = "Succeeded".into();
+    assert_eq!(reason(&run(&observed)), "Ready");
+}
+
 /// A restored volume under a new UID is reported; taken as it is where a person says so.
 #[test]
 fn r7_another_uid_is_taken_only_when_asked() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{Access, Architecture, Digest, DiskSize, Identity};
+use crate::model::{Access, Architecture, Digest, DiskSize, Identity, VirtualMachineDefaults};
 
 /// Builds a name under the catalog's prefix at compile time.
 macro_rules! mark {
@@ -236,6 +236,51 @@ pub fn golden_marks(golden: &GoldenMarks<'_>) -> Marks {
     marks
 }
 
+/// Whether a mark says what an entry may change at any time (R4): texts for people, and what virtual machines get.
+fn is_free(key: &str) -> bool {
+    let texts = ["os-family", "os-name", "os-version", "description"];
+    is_own_text(key)
+        || [DEFAULT_INSTANCETYPE, DEFAULT_PREFERENCE].contains(&key)
+        || key.strip_prefix(VM_IMAGES_PREFIX).is_some_and(|text| texts.contains(&text))
+}
+
+/// Whether it is one of those that nobody but us writes.
+fn is_own_text(key: &str) -> bool {
+    [OS_FAMILY, OS_VERSION].contains(&key)
+}
+
+/// What stands on an object of what its entry may change at any time, and nothing else.
+pub fn free(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> Marks {
+    let free = |all: &BTreeMap<String, String>| {
+        all.iter().filter(|(key, _)| is_free(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
+    };
+    Marks { labels: free(labels), annotations: free(annotations) }
+}
+
+/// Whether an object on which `found` stands ([`free`]) says of that all that is `wanted`. An empty text and none are the same.
+pub fn is_said(wanted: &Marks, found: &Marks) -> bool {
+    let says = |wanted: &BTreeMap<String, String>, found: &BTreeMap<String, String>| {
+        wanted.iter().filter(|(key, _)| is_free(key)).all(|(key, value)| found.get(key).map_or("", String::as_str) == value)
+    };
+    says(&wanted.labels, &found.labels) && says(&wanted.annotations, &found.annotations)
+}
+
+/// The keys of what stands on an object, and is ours, and is not `wanted` any more, or not as a label or annotation as which it stands there.
+///
+/// What virtual machines get stands under KubeVirt's key, which others may write too: it is ours where it says what is on record (`former`).
+pub fn outdated(wanted: &Marks, found: &Marks, former: &VirtualMachineDefaults) -> Vec<String> {
+    let is_ours = |key: &str, value: &String| match key {
+        DEFAULT_INSTANCETYPE => former.instancetype.as_ref() == Some(value),
+        DEFAULT_PREFERENCE => former.preference.as_ref() == Some(value),
+        key => is_own_text(key),
+    };
+    [(&wanted.labels, &found.labels), (&wanted.annotations, &found.annotations)]
+        .into_iter()
+        .flat_map(|(wanted, found)| found.iter().filter(|(key, value)| !wanted.contains_key(*key) && is_ours(key, value)))
+        .map(|(key, _)| key.clone())
+        .collect()
+}
+
 /// The marks of a consumer's DataVolume and claim: the golden's name and the pool.
 ///
 /// Annotations, because a golden's name may have 85 characters and a label value holds 63.
@@ -301,5 +346,47 @@ mod tests {
         assert_eq!(marks.annotations["vm-default-images.cozystack.io/os-family"], "");
         assert_eq!(marks.labels[USAGE_VIRTUAL_MACHINE], "true");
         assert!(!golden_marks(&GoldenMarks::default()).annotations.keys().any(|key| key.starts_with(VM_IMAGES_PREFIX)));
+    }
+
+    /// By key, a label where it begins with `l:`, else an annotation.
+    fn marks(all: &[(&str, &str)]) -> Marks {
+        let mut marks = Marks::default();
+        for (key, value) in all {
+            let (into, key) = key.strip_prefix("l:").map_or((&mut marks.annotations, *key), |key| (&mut marks.labels, key));
+            into.insert(key.to_owned(), (*value).to_owned());
+        }
+        marks
+    }
+
+    const TYPE: &str = "l:instancetype.kubevirt.io/default-instancetype";
+    const VERSION: &str = "l:kubernetes-worker-image.cozystack.io/os-version";
+    const AS_TEXT: &str = "kubernetes-worker-image.cozystack.io/os-version";
+    const TEXT: &str = "vm-default-images.cozystack.io/description";
+
+    /// What is wanted, what stands there, whether that says it, and what is to go. On record is the instance type `a`.
+    #[rstest]
+    #[case::nothing(&[], &[], true, &[])]
+    #[case::the_same(&[(TYPE, "a"), (TEXT, "b")], &[(TYPE, "a"), (TEXT, "b")], true, &[])]
+    #[case::an_empty_text_is_none(&[(TEXT, "")], &[], true, &[])]
+    #[case::a_text_that_is_empty_now(&[(TEXT, "")], &[(TEXT, "b")], false, &[])]
+    #[case::a_text_that_we_do_not_have(&[], &[(TEXT, "b")], true, &[])]
+    #[case::another_default(&[(TYPE, "b")], &[(TYPE, "a")], false, &[])]
+    #[case::a_default_that_lacks(&[(TYPE, "b")], &[], false, &[])]
+    #[case::a_default_taken_out(&[], &[(TYPE, "a")], true, &[&TYPE[2..]])]
+    #[case::a_default_of_others(&[], &[(TYPE, "theirs")], true, &[])]
+    #[case::a_version_taken_out(&[], &[(VERSION, "24.04")], true, &[AS_TEXT])]
+    #[case::a_version_that_is_no_label_now(&[(AS_TEXT, "24.04 LTS")], &[(VERSION, "24.04")], false, &[AS_TEXT])]
+    #[case::what_never_changes(&[("l:kubernetes-worker-image.cozystack.io/image", "a")], &[], true, &[])]
+    fn r4_what_an_entry_may_change_is_compared(
+        #[case] wanted: &[(&str, &str)],
+        #[case] found: &[(&str, &str)],
+        #[case] said: bool,
+        #[case] to_go: &[&str],
+    ) {
+        let former = VirtualMachineDefaults { instancetype: Some("a".into()), preference: None };
+        let (wanted, found) = (marks(wanted), marks(found));
+        let found = free(&found.labels, &found.annotations);
+        assert_eq!(is_said(&wanted, &found), said);
+        assert_eq!(outdated(&wanted, &found, &former), to_go);
     }
 }

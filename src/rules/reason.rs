@@ -173,6 +173,8 @@ reasons! {
     ImportFailed { terminal: false, remedy: "See the message; the import is retried." }
     /// The import has made no progress for its deadline.
     ImportStalled { terminal: false, remedy: "Look at the importer pod in the catalog namespace; the import is retried." }
+    /// An import that somebody else began under the golden's name makes no progress (R5).
+    ForeignImportStalled { terminal: false, remedy: "Mend what CDI says, or delete the DataVolume named: the catalog then makes the golden itself. It is taken over if it still ends well." }
     /// A ResourceQuota stops the import.
     QuotaExceeded { terminal: false, remedy: "Raise the quota of the catalog namespace: an import takes about three times its size for a while. It then begins by itself." }
     /// CDI has no room to convert the disk in.

@@ -10,7 +10,7 @@ use kube::{Client, ResourceExt as _, core::PartialObjectMeta};
 
 use super::{Change, Pulse, Selection, Store, WatchSettings, WatchState, facts, feed};
 use crate::{
-    api::GoldenImage,
+    api::{GoldenImage, digest_managers},
     foreign::{Cdi, CdiConfig, Claim, DataVolume, StorageProfile, VolumeSnapshotClass},
     rules::{class::ClassFacts, pods::PodFacts, quota::Quota},
 };
@@ -177,7 +177,7 @@ impl Cluster {
         let watch = |kind| WatchState::new(kind, settings.limit, Instant::now());
         vec![
             run(client, watch("GoldenImage"), everywhere(), settings, &self.images, |mut object: GoldenImage| {
-                object.metadata.managed_fields = None;
+                object.metadata.managed_fields = digest_managers(&object);
                 Some(object)
             }),
             run(client, watch("PersistentVolumeClaim"), in_catalog(), settings, &self.claims, Some),

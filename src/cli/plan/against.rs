@@ -9,13 +9,13 @@ use super::{
     judge::{Problem, Report, Row, Verdict},
 };
 use crate::{
-    api::{GoldenImage, parse_image},
-    catalog::owners,
+    api::GoldenImage,
+    catalog::{entry_changes, owners},
     cli::Failure,
     foreign::{Claim, DataVolume},
     golden::{Foretold, foretell, observe, wanted},
     model::{Identity, Image, Sameness, SchematicId, Target},
-    rules::{Freeze, Reason, duplicate_message, frozen_changes, frozen_message, taken_name_message},
+    rules::{Reason, duplicate_message, frozen_message, taken_name_message},
 };
 
 /// What is there.
@@ -72,8 +72,7 @@ pub(super) fn hold_against(report: &mut Report, candidates: &[Candidate], ids: &
         let ways = Sameness::of(image, id.as_ref());
         match (own, ways.iter().find_map(|same| Some((same, owners.get(same)?.name())))) {
             (Some(object), _) => {
-                let freeze = |class: &str| object.status.as_ref().map_or(Freeze::Free, |status| status.freeze(class));
-                let changes = parse_image(object).map(|live| frozen_changes(&live, image, freeze)).unwrap_or_default();
+                let changes = entry_changes(image, object);
                 if !changes.is_empty() {
                     refuse(Reason::EntryEdited, frozen_message(&candidate.shown(), &changes));
                 }

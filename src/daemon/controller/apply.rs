@@ -12,7 +12,7 @@ use super::{
 use crate::{
     api::{GoldenImage, GoldenImageStatus},
     golden::{self, Action, Decision, ImportOrder, Note, Observed, manifest::Owner},
-    model::{GoldenName, Image},
+    model::{GoldenName, Image, VirtualMachineDefaults},
     rules::Reason,
     run::events::{self, Severity},
 };
@@ -176,15 +176,15 @@ impl Term {
                     tracing::info!(image = %image.name, %golden, "a DataVolume without a disk is deleted");
                 }
             }
-            Action::Mark { golden, claim_uid, volume_uid } => {
-                if let Some(order) = order_of(image, status, golden) {
-                    hands.mark(image, &order, claim_uid, volume_uid.as_deref()).await?;
+            Action::Mark { golden, claim_uid, volume_uid, said } => {
+                if let Some(order) = order_of(image, status, golden, &said.defaults) {
+                    hands.mark(image, &order, claim_uid, volume_uid.as_deref(), &said.outdated).await?;
                 }
             }
-            Action::Adopt { golden, claim_uid, volume_uid } => {
+            Action::Adopt { golden, claim_uid, volume_uid, said } => {
                 if let Some(target) = status.of_golden(golden.as_str()) {
-                    let marks = golden::adopted_marks(image, status, target);
-                    hands.write_marks(golden, &marks, claim_uid, volume_uid.as_deref()).await?;
+                    let marks = golden::adopted_marks(image, status, target, &said.defaults);
+                    hands.write_marks(golden, &marks, claim_uid, volume_uid.as_deref(), &said.outdated).await?;
                     tracing::info!(image = %image.name, %golden, "taken over as it is");
                 }
             }
@@ -215,8 +215,8 @@ impl Term {
     }
 }
 
-/// What a golden was ordered with, from what is on record.
-fn order_of(image: &Image, status: &GoldenImageStatus, golden: &GoldenName) -> Option<ImportOrder> {
+/// What a golden was ordered with, from what is on record; `defaults` is what virtual machines get by now.
+fn order_of(image: &Image, status: &GoldenImageStatus, golden: &GoldenName, defaults: &VirtualMachineDefaults) -> Option<ImportOrder> {
     let target = status.of_golden(golden.as_str())?;
     let schematic_id = status.resolved_schematic();
     Some(ImportOrder {
@@ -230,6 +230,6 @@ fn order_of(image: &Image, status: &GoldenImageStatus, golden: &GoldenName) -> O
         identity: image.identity(schematic_id.as_ref())?,
         schematic_id,
         artifact: status.artifact.as_ref().and_then(|artifact| artifact.digest.parse().ok()),
-        defaults: status.defaults.as_ref().map(crate::api::VirtualMachineDefaultsSpec::facts).unwrap_or_default(),
+        defaults: defaults.clone(),
     })
 }

@@ -12,7 +12,7 @@ use super::{Term, is_importing};
 use crate::{
     api::{DiskStatus, GoldenImageStatus},
     daemon::wake,
-    golden::{Action, Decision, FetchView, Observed, ObservedTarget, Permits, Turn, begun, decide, patience},
+    golden::{Action, Decision, FetchView, Observed, ObservedTarget, Pacer, Permits, Turn, Wants, begun, decide, patience},
     model::GoldenName,
     rules::quota::Need,
 };
@@ -28,6 +28,14 @@ fn keeps_its_turn_until(target: &ObservedTarget, disk: Option<&DiskStatus>, dead
     let (golden, moved) = (&target.golden, target.golden.moved?);
     let patience = golden.volume.as_ref().map_or(deadline, |volume| patience(deadline, disk, volume, golden.is_downloaded));
     Some(moved.checked_add(SignedDuration::try_from(patience).unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MAX))
+}
+
+/// How many imports of an image may begin. `running` is how many CDI is at work on for its targets, those among them that this decision does
+/// not work on too; `of_leaving` is how many for targets that were taken out. What runs has its turn already, and gives it to none that waits.
+fn may_begin(pacer: &mut Pacer, uid: &str, turn: Turn, wants: Wants, running: usize, of_leaving: usize) -> usize {
+    let under_way = wants.running.max(running) + of_leaving;
+    let waiting = wants.imports.saturating_sub(wants.running);
+    pacer.ask(uid, turn, under_way + waiting, running + of_leaving).saturating_sub(under_way)
 }
 
 impl Term {
@@ -92,10 +100,7 @@ impl Term {
                 let turn = |failures| Turn { failures, created };
                 Permits {
                     fetch: pacers.fetch.ask(uid, turn(wants.fetch_failures), usize::from(wants.fetch), usize::from(fetching)) > 0,
-                    imports: pacers
-                        .import
-                        .ask(uid, turn(wants.import_failures), wants.imports + of_leaving, running + of_leaving)
-                        .saturating_sub(of_leaving),
+                    imports: may_begin(&mut pacers.import, uid, turn(wants.import_failures), wants, running, of_leaving),
                 }
             };
             if permits == observed.permits {
@@ -104,7 +109,8 @@ impl Term {
             observed.permits = permits;
             decision = decide(observed, &self.shared.settings, now);
         }
-        if let Some(ends) = ends.filter(|_| decision.wants.imports == 0) {
+        // Those that are worked on say themselves when they are looked at next.
+        if let Some(ends) = ends.filter(|_| decision.wants.running < running) {
             decision.wake = Some(decision.wake.map_or(ends, |earlier| earlier.min(ends)));
         }
         decision
@@ -139,11 +145,35 @@ mod tests {
     use k8s_openapi::jiff::Timestamp;
     use rstest::rstest;
 
-    use super::keeps_its_turn_until;
+    use super::{keeps_its_turn_until, may_begin};
     use crate::{
         api::DiskStatus,
-        golden::{ClassChoice, DataVolumeView, GoldenView, ObservedTarget},
+        golden::{ClassChoice, DataVolumeView, GoldenView, ObservedTarget, Pacer, Turn, Wants},
     };
+
+    /// At most so many, what the decision wants, how many run, how many of these for targets that were taken out, and how many may begin.
+    #[rstest]
+    #[case::the_first(1, (1, 0), 0, 0, 1)]
+    #[case::beside_one_that_runs(1, (2, 1), 1, 0, 0)]
+    #[case::beside_one_with_room(2, (2, 1), 1, 0, 1)]
+    #[case::four_wait_behind_four(3, (8, 4), 4, 0, 0)]
+    #[case::beside_one_that_nobody_works_on(1, (1, 0), 1, 0, 0)]
+    #[case::beside_one_that_nobody_works_on_with_room(2, (1, 0), 1, 0, 1)]
+    #[case::beside_one_that_is_filled_and_not_bound(1, (2, 1), 0, 0, 0)]
+    #[case::beside_one_that_leaves(1, (1, 0), 0, 1, 0)]
+    #[case::beside_one_of_each(3, (2, 1), 1, 1, 1)]
+    #[case::nothing_waits(3, (1, 1), 1, 0, 0)]
+    fn r11_what_runs_gives_its_turn_to_none_that_waits(
+        #[case] most: usize,
+        #[case] (imports, running_wanted): (usize, usize),
+        #[case] running: usize,
+        #[case] of_leaving: usize,
+        #[case] expected: usize,
+    ) {
+        let turn = Turn { failures: 0, created: Timestamp::UNIX_EPOCH };
+        let wants = Wants { imports, running: running_wanted, ..Wants::default() };
+        assert_eq!(may_begin(&mut Pacer::new(most), "a", turn, wants, running, of_leaving), expected);
+    }
 
     /// The minutes since it moved, whether it has the whole disk, and how many minutes of its turn are left then.
     #[rstest]
