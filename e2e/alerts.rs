@@ -302,8 +302,9 @@ async fn faults_of_images(scene: &Scene<'_>) {
     assert!(gone.is_empty(), "{gone:?}");
 }
 
-/// What need not have moved in this test: trouble that it does not make, and depths that a scrape may miss.
+/// What need not have moved by then: trouble that is not made, or later, and depths that a scrape may miss.
 const AT_REST: &[&str] = &[
+    "golden_image_webhooks_missing",
     "golden_image_events_lost_total",
     "golden_image_watch_failures_total",
     "golden_image_watch_unreadable_objects",
@@ -385,6 +386,19 @@ async fn faults_of_the_daemon(
     let admission = scene.admission().await;
     admission.ready().await;
     prometheus.until_ends("GoldenImageAdmissionDown", &[]).await;
+
+    // Taken away as docs/operations.md has it: everybody is ready, and nobody is asked.
+    let ours = ["delete", "validatingwebhookconfiguration,mutatingwebhookconfiguration", "-l", "app.kubernetes.io/name=golden-catalog"];
+    scene.stage.cluster.kubectl(ours).await.ok();
+    readable(&prometheus.until_fires("GoldenImageUnguarded", &[]).await);
+    harness::eventually("the log says it", async || {
+        let log = daemon.log();
+        let told = log.lines().any(|line| line.contains("stands unguarded") && line.contains("disks, clones, goldens"));
+        if told { Ok(()) } else { Err(log) }
+    })
+    .await;
+    scene.stage.list(json!([])).await;
+    prometheus.until_ends("GoldenImageUnguarded", &[]).await;
 
     scene.stage.kill(daemon).await;
     readable(&prometheus.until_fires("GoldenImageNoLeader", &[]).await);

@@ -23,3 +23,6 @@ mod schemas;
 /// The cluster of these tests, with everything on.
 static CLUSTER: harness::Shared =
     harness::Shared::new(|| harness::Options::default().foreign_crds(harness::Flavor::Trimmed).controller_manager());
+
+/// While one catalog is led, the chart refuses another: whoever leads there has it alone, and others share it.
+static LED: tokio::sync::RwLock<()> = tokio::sync::RwLock::const_new(());

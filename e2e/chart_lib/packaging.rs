@@ -215,6 +215,10 @@ fn settings_that_the_daemon_would_not_start_with_are_refused() {
         (settings(json!({"retireWait": "5s"})), "settings.retireWait must be longer"),
         (settings(json!({"backoffMin": "11m"})), "settings.backoffMin must not be more"),
         (settings(json!({"lease": {"duration": "5s"}})), "settings.lease must have"),
+        (settings(json!({"lease": {"duration": "2m", "renewDeadline": "90s"}})), "settings.lease must have"),
+        (settings(json!({"lease": {"duration": "15500ms"}})), "settings.lease must have"),
+        (settings(json!({"lease": {"retryPeriod": "9s"}})), "settings.lease must have"),
+        (settings(json!({"lease": {"renewDeadline": "2400ms"}})), "settings.lease must have"),
         (egress(json!({"deadlines": {"idle": "8760h"}})), "settings.egress.deadlines.idle must be at most"),
         (settings(json!({"backoffMin": "11m", "backoffMax": null})), "settings.backoffMin must not be more"),
         (egress(json!({"caBundle": "garbage"})), "settings.egress.caBundle must be"),
@@ -266,7 +270,7 @@ fn settings_that_the_daemon_would_not_start_with_are_refused() {
 fn settings_that_are_taken_are_read_by_the_daemon() {
     let certificate = rcgen::generate_simple_self_signed(vec!["ca.example".to_owned()]).expect("a certificate").cert.pem();
     let settings = json!({
-        "watchLimit": "1h30m", "backoffMin": "1500ms", "retireWait": "61s", "lease": {"duration": "1m", "renewDeadline": "59s"},
+        "watchLimit": "1h30m", "backoffMin": "1500ms", "retireWait": "61s", "lease": {"duration": "1m", "renewDeadline": "59s", "retryPeriod": "49s"},
         "egress": {
             "caBundle": format!("subject=/CN=a--b\n{certificate}-- next --\n{certificate}"),
             "mirrors": {"cloud.example.org": ["https://m.example/cloud"], "r.example:5000": ["http://10.0.0.1:80", "https://[2001:db8::1]", "https://[2001:db8::1:0:0:5]"]},
@@ -279,6 +283,7 @@ fn settings_that_are_taken_are_read_by_the_daemon() {
     let text = named(&objects, "golden-catalog-settings")["data"]["settings.yaml"].as_str().expect("a file").to_owned();
     let read: golden_catalog::daemon::Settings = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(read.lease.duration.as_secs(), 60);
+    read.check().unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(read.egress.ca_bundle.expect("a bundle").matches("BEGIN").count(), 2);
     // `null` takes a default of the chart away, and leaves the daemon's own.
     for left_out in [json!({"lease": null, "retireWait": null, "backoffMax": null}), json!({"lease": {"duration": null}})] {

@@ -1,7 +1,7 @@
 //! The chart on a real API server: what it makes, and what its identities may do.
 
 use crate::{
-    CLUSTER,
+    CLUSTER, LED,
     harness::{
         Needs,
         chart::{self, ADMISSION, CONTROLLER},
@@ -169,6 +169,7 @@ const ADMISSION_CLUSTER_WIDE: &[&str] = &[
 #[tokio::test]
 async fn the_controllers_rights_are_what_the_design_says_and_no_more() {
     let Some(cluster) = CLUSTER.on(Needs::Scripted).await else { return };
+    let _shared = LED.read().await;
     let release = cluster.install_chart("{}").await;
     let other = cluster.namespace("tenant").await;
     let client = release.client(CONTROLLER).await;
@@ -255,6 +256,7 @@ async fn the_controllers_rights_are_what_the_design_says_and_no_more() {
 #[tokio::test]
 async fn the_controller_writes_a_header_secret_it_cannot_read() {
     let Some(cluster) = CLUSTER.on(Needs::Any).await else { return };
+    let _shared = LED.read().await;
     let release = cluster.install_chart("{}").await;
     let secrets: Api<Secret> = Api::namespaced(release.client(CONTROLLER).await, &release.catalog);
     let apply = PatchParams::apply("golden-catalog/golden").force();
@@ -272,6 +274,7 @@ async fn the_controller_writes_a_header_secret_it_cannot_read() {
 async fn the_chart_is_made_upgraded_and_removed() {
     let Some(cluster) = CLUSTER.on(Needs::Any).await else { return };
     cluster.helm(["lint", "--strict", chart::folder().to_str().unwrap()]).await.ok();
+    let _shared = LED.read().await;
     let release = cluster.install_chart("{images: [{name: a, url: 'https://example.org/a.qcow2'}], storageClass: replicated}").await;
 
     let list: Api<ConfigMap> = Api::namespaced(cluster.admin(), &release.namespace);
@@ -310,6 +313,7 @@ async fn the_chart_is_made_upgraded_and_removed() {
 #[tokio::test]
 async fn the_chart_cannot_be_put_where_it_would_be_wrong() {
     let Some(cluster) = CLUSTER.on(Needs::Any).await else { return };
+    let _shared = LED.read().await;
     let namespace = cluster.namespace("wrong").await;
     let chart = chart::folder();
     let install = ["install", "wrong", chart.to_str().unwrap(), "--namespace", &namespace, "--skip-crds"];

@@ -12,7 +12,7 @@ use k8s_openapi::{
 use kube::{Api, ResourceExt as _, api::ListParams};
 use serde_json::Value;
 
-use crate::{CLUSTER, chart::render, harness::Needs};
+use crate::{CLUSTER, LED, chart::render, harness::Needs};
 
 /// Whether a selector selects Pods of a template. Only what the chart uses of selectors.
 fn selects(selector: &LabelSelector, pods: &PodTemplateSpec) -> bool {
@@ -25,6 +25,7 @@ fn selects(selector: &LabelSelector, pods: &PodTemplateSpec) -> bool {
 #[tokio::test]
 async fn every_role_has_its_policy_its_budget_and_its_spread() {
     let Some(cluster) = CLUSTER.on(Needs::Any).await else { return };
+    let _shared = LED.read().await;
     let release = cluster.install_chart("{}").await;
     let (admin, namespace) = (cluster.admin(), &*release.namespace);
     let all = ListParams::default();

@@ -1,13 +1,14 @@
 //! The real binary under the harness, with the rights of the chart.
 
 use crate::{
-    CLUSTER,
+    CLUSTER, LED,
     harness::{Daemon, Needs, PATIENCE, Port, chart::CONTROLLER, cli, scratch_dir},
 };
 
 #[tokio::test]
 async fn the_daemon_runs_with_the_charts_rights_and_ends_when_asked() {
     let Some(cluster) = CLUSTER.on(Needs::Scripted).await else { return };
+    let _alone = LED.write().await;
     let release = cluster.install_chart("{}").await;
     let spool = scratch_dir("spool");
     let (health, metrics, serve) = (Port::reserve(), Port::reserve(), Port::reserve());

@@ -5,7 +5,11 @@ use std::time::Duration;
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use crate::{harness, site::Site, stage::NAMESPACE};
+use crate::{
+    harness,
+    site::Site,
+    stage::{CATALOG, NAMESPACE},
+};
 
 const ELSEWHERE: &str = "catalog-two";
 /// As long as a Pod may take to end, and then some.
@@ -32,9 +36,13 @@ async fn releases_come_and_go_and_images_stay() {
     let daemon = site.daemon("first", NAMESPACE).await;
     site.until_ready("a").await;
 
-    // Upgrades: one more, and one dropped, which stays.
-    site.catalog("upgrade", "first", NAMESPACE, json!([image("a", &a), image("b", &b)]), &NO_PODS).await.ok();
-    site.until_ready("b").await;
+    // Upgrades: some more, and some dropped, which stay.
+    let to_go = |name: &str| json!({ "name": name, "url": site.upload(name, 5), "deletionPolicy": "Delete" });
+    let more = json!([image("a", &a), image("b", &b), to_go("deleted"), to_go("left")]);
+    site.catalog("upgrade", "first", NAMESPACE, more, &NO_PODS).await.ok();
+    for name in ["b", "deleted", "left"] {
+        site.until_ready(name).await;
+    }
     site.catalog("upgrade", "first", NAMESPACE, json!([image("b", &b)]), &NO_PODS).await.ok();
     // An edit is refused by name and with the move, and nothing has changed.
     let refused = site.catalog("upgrade", "first", NAMESPACE, json!([image("b", &c)]), &NO_PODS).await.err();
@@ -50,8 +58,23 @@ async fn releases_come_and_go_and_images_stay() {
     let unguarded = [&look[..], &["--set", "admission.enabled=false"]].concat();
     site.catalog("install", "second", ELSEWHERE, json!([]), &unguarded).await.ok();
 
+    // One catalog for the cluster: neither this release nor another leads in a second namespace beside it.
+    site.cluster.kubectl(["create", "namespace", "other-catalog"]).await.ok();
+    let other = [&unguarded[..], &["--set", "catalogNamespace=other-catalog"]].concat();
+    for (verb, release, namespace) in [("upgrade", "first", NAMESPACE), ("install", "second", ELSEWHERE)] {
+        let refused = site.catalog(verb, release, namespace, json!([]), &other).await.err();
+        assert!(refused.contains("the catalog in \"cozy-public\" is led by first"), "{release}: {refused}");
+    }
+
+    // Deleted with `deletionPolicy: Delete`, an image waits for its golden, and for the daemon; before an uninstall it is let go.
+    harness::until_condition(site.images(), "deleted", "Unlisted", "True").await;
+    site.delete_and_hang("deleted").await;
+    let retain = ["patch", "goldenimage", "deleted", "--type", "merge", "-p", r#"{"spec":{"deletionPolicy":"Retain"}}"#];
+    site.cluster.kubectl(retain).await.ok();
+    site.until_gone("deleted").await;
+
     let kept = site.kept().await;
-    assert_eq!(kept.len(), 6, "two of each kind: {kept:?}");
+    assert_eq!(kept.len(), 11, "four goldens, one of them without its GoldenImage: {kept:?}");
 
     // Removed while the daemon runs; its Pod ends with the Deployment.
     let mut uninstall = vec!["uninstall", "first", "--namespace", NAMESPACE];
@@ -61,6 +84,14 @@ async fn releases_come_and_go_and_images_stay() {
     site.nothing_left_of("first").await;
     assert_eq!(site.kept().await, kept);
     site.cluster.kubectl(["get", "customresourcedefinition", "goldenimages.cozystack.io"]).await.ok();
+    // Forgotten before the uninstall: the way out that docs/migration.md has.
+    site.delete_and_hang("left").await;
+    site.cluster.kubectl(["patch", "goldenimage", "left", "--type", "merge", "-p", r#"{"metadata":{"finalizers":null}}"#]).await.ok();
+    site.until_gone("left").await;
+    let kept = site.kept().await;
+    assert_eq!(kept.len(), 10, "its golden stays: {kept:?}");
+
+    site.catalog("install", "second", ELSEWHERE, json!([]), &other).await.ok();
 
     // Elsewhere, under another name, without a flag for what the first one left.
     let list = json!([image("b", &b), image("c", &c)]);
@@ -91,7 +122,7 @@ async fn releases_come_and_go_and_images_stay() {
     .await;
 
     // And back, under yet another name.
-    site.catalog("install", "third", ELSEWHERE, list, &create).await.ok();
+    site.catalog("install", "third", ELSEWHERE, list.clone(), &create).await.ok();
     let daemon = site.daemon("third", ELSEWHERE).await;
     let d = site.upload("d", 4);
     site.catalog("upgrade", "third", ELSEWHERE, json!([image("b", &b), image("c", &c), image("d", &d)]), &NO_PODS).await.ok();
@@ -99,5 +130,30 @@ async fn releases_come_and_go_and_images_stay() {
     let last = site.kept().await;
     assert!(now.iter().all(|(name, uid)| last.get(name) == Some(uid)), "{now:?} in {last:?}");
     assert_eq!((site.fetches("b"), site.fetches("c")), (1, 1));
+
+    // The goldens' namespace deleted, which takes the Role along by which the daemon leads there: as docs/operations.md has it.
+    let hooks = ["delete", "validatingwebhookconfiguration,mutatingwebhookconfiguration", "-l", "app.kubernetes.io/name=golden-catalog"];
+    site.cluster.kubectl(hooks).await.ok();
+    harness::eventually("the catalog's namespace is deleted", async || {
+        let said = site.cluster.kubectl(["delete", "namespace", CATALOG, "--ignore-not-found", "--timeout=60s"]).await;
+        if said.code == Some(0) { Ok(()) } else { Err(said.stderr) }
+    })
+    .await;
+    site.cluster.kubectl(["create", "namespace", CATALOG]).await.ok();
+    harness::eventually("the log says what is missing", async || {
+        let log = daemon.log();
+        if log.contains("`helm upgrade` makes the Role again") { Ok(()) } else { Err(log) }
+    })
+    .await;
+    site.catalog("upgrade", "third", ELSEWHERE, list, &NO_PODS).await.ok();
+    for name in ["b", "c"] {
+        harness::until(site.images(), name, "it is made anew", |image| {
+            let target = image.status.as_ref().and_then(|status| status.targets.first());
+            let claim = target.and_then(|target| Some((target.golden.as_ref()?, target.claim_uid.as_ref()?)));
+            let is_anew = claim.is_some_and(|(golden, uid)| last.get(&format!("PersistentVolumeClaim/{golden}")) != Some(uid));
+            is_anew && harness::condition(image, "Ready").is_some_and(|condition| condition.status == "True")
+        })
+        .await;
+    }
     assert!(daemon.terminate(END).await.is_some_and(|status| status.success()), "{}", daemon.log());
 }

@@ -107,6 +107,21 @@ impl Site {
         Api::all(self.cluster.admin())
     }
 
+    /// Deletes an image that waits for its goldens.
+    pub async fn delete_and_hang(&self, image: &str) {
+        self.cluster.kubectl(["delete", "goldenimage", image, "--wait=false"]).await.ok();
+        let hangs = self.images().get_opt(image).await.expect("asked").expect("its finalizer holds it");
+        assert!(hangs.metadata.deletion_timestamp.is_some() && !hangs.finalizers().is_empty(), "{:?}", hangs.metadata);
+    }
+
+    pub async fn until_gone(&self, image: &str) {
+        harness::eventually(&format!("{image} is gone"), async || match self.images().get_opt(image).await {
+            Ok(None) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
+    }
+
     pub async fn until_ready(&self, image: &str) {
         harness::until_condition(self.images(), image, "Ready", "True").await;
     }

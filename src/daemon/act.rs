@@ -245,7 +245,10 @@ impl Hands {
                 .map_err(failed(format!("the ConfigMap {}", manifest::SPOOL_CA)))?;
             *self.ca_written() = Some((bundle, Instant::now()));
         }
-        let secret = self.write_secret(image, golden, &address.header_line()).await?;
+        let secret = self.write_secret(image, golden, &address.header_line()).await.inspect_err(|_| {
+            // Perhaps the namespace is on its way out, and the ConfigMap with it.
+            *self.ca_written() = None;
+        })?;
         remember(memory, image.uid, golden, |golden| golden.headers_written(secret, mark));
         Ok(())
     }

@@ -104,6 +104,8 @@ impl Leader {
                 }
             };
             self.shared.metrics.leads(false);
+            // Whoever leads next says so, if it is so.
+            self.shared.metrics.webhooks_missing(0);
             match outcome {
                 Ok(()) if stop.is_cancelled() => return Ok(()),
                 Ok(()) => tracing::warn!("no longer leading"),
@@ -218,7 +220,8 @@ impl Leader {
         let webhooks = Box::pin(async {
             // With admission off the chart renders no configurations, and gives no right to ask for them.
             if self.shared.settings.access_is_enforced {
-                webhooks::keep(writer.clone(), &self.arguments.namespace, Arc::clone(&self.webhook), stop.clone()).await;
+                let (namespace, webhook) = (&self.arguments.namespace, Arc::clone(&self.webhook));
+                webhooks::keep(writer.clone(), namespace, webhook, &self.shared.metrics, stop.clone()).await;
             }
         });
         let listing = Box::pin(list::run(Arc::clone(&self.shared), writer.clone(), Arc::clone(&self.list_changed), stop.clone()));

@@ -89,8 +89,6 @@ pub(super) enum Fatal {
     #[error(transparent)]
     Egress(#[from] crate::source::InvalidSettings),
     #[error(transparent)]
-    Lease(#[from] lease::TimingError),
-    #[error(transparent)]
     Randomness(#[from] crate::run::NoRandomness),
     #[error(transparent)]
     Settings(#[from] super::SettingsError),
@@ -124,7 +122,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
     drop(super::lead::listen(arguments.spool_listen).map_err(|error| Fatal::Listen(arguments.spool_listen, error))?);
 
     let identity = lease::identity(&arguments.identity)?;
-    let timing = lease::Timing::new(settings.lease.duration, settings.lease.renew_deadline, settings.lease.retry_period)?;
+    let timing = settings.timing()?;
     let (elector, leadership) = Elector::new(&config, &arguments.catalog_namespace, lease::LEASE_NAME, identity.clone(), timing)?;
 
     let (directory, size) = (arguments.spool_dir.clone(), settings.spool_size.bytes());

@@ -13,6 +13,7 @@ use crate::{
     api::yaml_fault,
     golden,
     model::{DiskSize, HttpUrl, public_words},
+    run::lease::Timing,
     source::{EgressSettings, ProxySettings},
     world::WatchSettings,
 };
@@ -276,11 +277,29 @@ impl Settings {
         WatchSettings { limit: self.watch_limit, ..WatchSettings::default() }
     }
 
-    /// Holds the settings against each other.
+    /// Holds the settings against each other, as the controller needs them.
     ///
     /// # Errors
     /// The first that makes no sense, with its field.
     pub fn check(&self) -> Result<(), SettingsError> {
+        self.check_all_roles()?;
+        self.timing().map(drop)
+    }
+
+    /// The Lease's times.
+    ///
+    /// # Errors
+    /// When they cannot keep two processes from leading at once.
+    pub fn timing(&self) -> Result<Timing, SettingsError> {
+        let LeaseSettings { duration, renew_deadline, retry_period } = self.lease;
+        Timing::new(duration, renew_deadline, retry_period).map_err(|_| SettingsError::Value {
+            field: "lease",
+            problem: "must have 1.2 × `retryPeriod` < `renewDeadline` < `duration`, and a `duration` of whole seconds, at most 60s".into(),
+        })
+    }
+
+    /// The part of [`Self::check`] that every role needs.
+    fn check_all_roles(&self) -> Result<(), SettingsError> {
         let positive = |field, value: usize| {
             if value == 0 { Err(SettingsError::Value { field, problem: "must be at least 1".into() }) } else { Ok(()) }
         };
@@ -292,10 +311,6 @@ impl Settings {
         positive("importAttempts", usize::try_from(self.import_attempts).unwrap_or(0))?;
         if self.backoff_min > self.backoff_max {
             return Err(SettingsError::Value { field: "backoffMin", problem: "must not be more than `backoffMax`".into() });
-        }
-        let lease = self.lease;
-        if lease.renew_deadline >= lease.duration || lease.retry_period >= lease.renew_deadline {
-            return Err(SettingsError::Value { field: "lease", problem: "must have `retryPeriod` < `renewDeadline` < `duration`".into() });
         }
         Ok(())
     }
@@ -354,7 +369,11 @@ impl RunArguments {
             settings.egress.proxy = ProxySettings::from_variables(|name| std::env::var(name).ok())
                 .map_err(|error| SettingsError::Value { field: "HTTP_PROXY, HTTPS_PROXY, NO_PROXY", problem: error.to_string() })?;
         }
-        settings.check()?;
+        // Who judges clones needs no Lease, and goes on judging whatever is wrong with its times.
+        match self.role {
+            Role::Admission => settings.check_all_roles()?,
+            Role::Controller | Role::All => settings.check()?,
+        }
         self.spool_url()?;
         Ok(settings)
     }
@@ -436,6 +455,21 @@ mod tests {
         ] {
             let told = read(bad).expect_err(bad);
             assert!(told.contains(expected) && !told.contains("hunter2") && !told.contains('\n'), "{told}");
+        }
+        for (lease, is_good) in [
+            ("{}", true),
+            ("{duration: 60s, renewDeadline: 59s, retryPeriod: 49s}", true),
+            ("{duration: 2m, renewDeadline: 90s, retryPeriod: 10s}", false),
+            ("{duration: 15500ms}", false),
+            ("{duration: 10s}", false),
+            ("{retryPeriod: 9s}", false),
+            ("{renewDeadline: 2400ms}", false),
+        ] {
+            let settings = read(&format!("lease: {lease}\n")).expect(lease);
+            let told = settings.check().map_err(|error| error.to_string()).err();
+            assert_eq!((told.is_none(), settings.timing().is_ok()), (is_good, is_good), "{lease}: {told:?}");
+            assert!(told.is_none_or(|told| told.starts_with("`lease` must have")), "{lease}");
+            settings.check_all_roles().expect(lease);
         }
         for bad in ["importDeadline: 20", "importdeadline: 20m", "importDeadline: -5m", "spoolSize: 0"] {
             assert!(serde_saphyr::from_str::<Settings>(bad).is_err(), "{bad}");

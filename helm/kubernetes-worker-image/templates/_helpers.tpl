@@ -153,8 +153,29 @@ an address of its own), so that without the values' word these ports are open to
 {{- if and (lookup "v1" "Namespace" "" "kube-system") (not (lookup "v1" "Namespace" "" .Values.catalogNamespace)) }}
 {{- fail (printf "the namespace %q (catalogNamespace) does not exist: create it, or name the one that holds the golden images" .Values.catalogNamespace) }}
 {{- end }}
+{{- include "golden-catalog.checkOtherCatalog" . }}
 {{- if .Values.admission.enabled }}
 {{- include "golden-catalog.checkOtherGuard" . }}
+{{- end }}
+{{- end }}
+
+{{/*
+GoldenImages are of the whole cluster, and whoever leads writes the status of all of them: two that lead in two namespaces would each take the
+other's goldens for gone, and one that moves leaves its goldens behind, in use and guarded by nobody. Whose catalog is where is read from
+ClusterRoles, which no tenant can make, as tenants can Leases; it counts while its Lease is renewed.
+*/}}
+{{- define "golden-catalog.checkOtherCatalog" -}}
+{{- range (lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "").items | default list }}
+{{- $labels := .metadata.labels | default dict }}
+{{- $catalog := get $labels "kubernetes-worker-image.cozystack.io/catalog" }}
+{{- if and (eq (get $labels "app.kubernetes.io/name") "golden-catalog") $catalog (ne $catalog $.Values.catalogNamespace) }}
+{{- $lease := (lookup "coordination.k8s.io/v1" "Lease" $catalog "golden-catalog").spec | default dict }}
+{{- $renewed := toDate "2006-01-02T15:04:05Z07:00" (get $lease "renewTime" | toString) | unixEpoch | int64 }}
+{{- /* Twice as long as any Lease may hold. */}}
+{{- if and (get $lease "holderIdentity") (lt (sub (now | unixEpoch | int64) $renewed) 120) }}
+{{- fail (printf "catalogNamespace is %q, and the catalog in %q is led by %s: GoldenImages are one for the whole cluster, and goldens do not move from one namespace to another. Keep `catalogNamespace: %s`, or uninstall the release that leads there first: its goldens stay, and nothing guards them any more. Nothing was changed." $.Values.catalogNamespace $catalog (get $lease "holderIdentity") $catalog) }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 

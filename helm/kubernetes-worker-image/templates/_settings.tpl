@@ -29,8 +29,9 @@ may hold a password, which a schema would repeat.
 {{- if le $millis.retireWait 60000 -}}
 {{-   $wrong = append $wrong "settings.retireWait must be longer than the API server's --request-timeout, which is 60s where nobody changed it: a clone that is let in while a golden closes must be there at the second look" -}}
 {{- end -}}
-{{- if or (ge $millis.renewDeadline $millis.duration) (ge $millis.retryPeriod $millis.renewDeadline) -}}
-{{-   $wrong = append $wrong "settings.lease must have retryPeriod < renewDeadline < duration" -}}
+{{- $short := or (ge $millis.renewDeadline $millis.duration) (ge (mul 12 $millis.retryPeriod) (mul 10 $millis.renewDeadline)) -}}
+{{- if or $short (gt $millis.duration 60000) (mod $millis.duration 1000) -}}
+{{-   $wrong = append $wrong "settings.lease must have 1.2 × retryPeriod < renewDeadline < duration, and a duration of whole seconds, at most 60s" -}}
 {{- end -}}
 {{- $egress := $settings.egress | default dict -}}
 {{- range $key, $value := (get $egress "deadlines" | default dict) -}}

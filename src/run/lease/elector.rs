@@ -192,7 +192,8 @@ impl Elector {
                         lease = self.name,
                         namespace = self.namespace,
                         error = text,
-                        "the Lease cannot be read or written; no process can lead until it can (needs get, create and update on leases there)"
+                        "the Lease cannot be read or written; no process can lead until it can (needs get, create and update on leases there, which the \
+                         release's Role in that namespace gives: where the namespace was made again, `helm upgrade` makes the Role again)"
                     );
                 }
                 self.trouble = Some(text);

@@ -54,6 +54,7 @@ pub(super) struct Clones {
     reviews: Family<OfVerdict, Counter>,
     review_seconds: Family<OfWebhook, Histogram, fn() -> Histogram>,
     ready: Gauge,
+    webhooks_missing: Gauge,
     rules: Family<OfRule, Counter>,
     clone_seconds: Family<OfClass, Histogram, fn() -> Histogram>,
     imports_avoided: PerImage<OfImage, Counter>,
@@ -84,6 +85,11 @@ impl Clones {
             ready: to.add(
                 "admission_ready",
                 "1 while this process can judge clones: it has its certificate, and knows all that verdicts depend on",
+                Gauge::default(),
+            ),
+            webhooks_missing: to.add(
+                "webhooks_missing",
+                "Webhooks that admission answers and the API server is not told of, as the leader sees it: it asks nobody, and nothing is guarded",
                 Gauge::default(),
             ),
             rules: to.add(
@@ -156,6 +162,11 @@ impl Metrics {
     /// Whether this process can judge clones; call it from [`Self::on_scrape`].
     pub fn admission_ready(&self, is_ready: bool) {
         self.clones.ready.set(i64::from(is_ready));
+    }
+
+    /// How many of our webhooks are in no configuration; zero in a process that does not lead.
+    pub fn webhooks_missing(&self, number: usize) {
+        self.clones.webhooks_missing.set(count(number));
     }
 
     /// Begins to count questions at zero, so that the first of any is an increase.

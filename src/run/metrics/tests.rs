@@ -32,6 +32,7 @@ fn filled() -> Metrics {
     metrics.rules_broken([Rule::R14, Rule::R14, Rule::R16]);
     metrics.expect_reviews(["clones", "goldens"], ["allowed", "refused", "unknown"]);
     metrics.admission_ready(true);
+    metrics.webhooks_missing(6);
     metrics.judged("clones", "refused", Duration::from_millis(3));
     metrics.spool(SpoolSample { capacity: 64 << 30, used: 3 << 30, held: 1 << 30, disks: 2 });
     metrics.spool_served(1 << 30);
@@ -206,6 +207,7 @@ fn reviews_are_counted_from_zero() {
     assert!(reviews.contains(&"golden_image_admission_reviews_total{webhook=\"goldens\",verdict=\"unknown\"} 0"), "{reviews:#?}");
     assert_eq!(lines(&text, "admission_review_duration_seconds_count").len(), 2);
     assert_eq!(lines(&text, "golden_image_admission_ready"), ["golden_image_admission_ready 1"]);
+    assert_eq!(lines(&text, "golden_image_webhooks_missing"), ["golden_image_webhooks_missing 6"]);
 }
 
 #[test]
