@@ -167,6 +167,10 @@ pub async fn a_class_of_another_driver_is_told_and_changes_nothing(scene: &Scene
     scene.image("swapped", json!([{ "storageClassName": "swapped" }])).await;
     scene.stage.until("swapped", "Ready", "True").await;
     let before = scene.target("swapped", 0).await;
+    // What Kubernetes writes when it asks for a volume. Its controller may see this new class only when the import is over already, and then
+    // has nothing left to ask for.
+    let asked = json!({ "metadata": { "annotations": { "volume.kubernetes.io/storage-provisioner": "linstor.csi.linbit.com" } } });
+    scene.claims().await.patch("vm-default-images-swapped", &PatchParams::default(), &Patch::Merge(&asked)).await.expect("annotated");
     let classes = scene.stage.cluster.api(&scene.stage.cluster.admin(), "storage.k8s.io/v1", "StorageClass", "").await;
     let swap = async |class: &str| {
         classes.delete("swapped", &kube::api::DeleteParams::default()).await.expect("deleted");
