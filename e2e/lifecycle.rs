@@ -248,7 +248,6 @@ async fn a_golden_outlives_its_image_and_is_taken_back(scene: &Scene<'_>) {
     assert_eq!((claims.get("vm-default-images-late").await.expect("claim").uid(), scene.sent("late")), before);
 }
 
-/// Three forced re-evaluations, and no write but the Lease's.
 /// What virtual machines get, and texts: on DataVolume and PVC, taken off again (CDI copied the labels, and owns them too), and what a person
 /// set left alone.
 async fn r4_what_may_change_at_any_time_is_written_on_the_golden(scene: &Scene<'_>) {
@@ -284,6 +283,7 @@ async fn r4_what_may_change_at_any_time_is_written_on_the_golden(scene: &Scene<'
     scene.stage.until("default", "Ready", "True").await;
 }
 
+/// Three forced re-evaluations, and no write but the Lease's.
 async fn nothing_changes_nothing_is_written(scene: &Scene<'_>) {
     let cluster = scene.stage.cluster;
     // Events are published behind the status that they tell of; what was told last is out before the quiet is looked at.

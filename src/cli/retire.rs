@@ -63,11 +63,9 @@ async fn retire_image(
     let spec = if arguments.undo { json!({}) } else { json!({ "retire": true }) };
     let patch = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": name, "uid": image.uid() }, "spec": spec });
     let params = PatchParams::apply(MANAGER).force();
-    if arguments.force.is_none() {
-        // It counts as the one on the image does, and the leader takes it off only where the golden is Ready.
-        disarm_goldens(client, image, &arguments.catalog_namespace).await?;
-    }
     if !arguments.undo && arguments.force.is_none() {
+        // It counts as the one on the image does, and the leader takes it off only where the golden is Ready.
+        disarm_goldens(client.clone(), image, &arguments.catalog_namespace).await?;
         // Left over from another time, it would take goldens that are in use. Before the wish, which it would be about.
         force(images, image, None).await.map_err(|error| failure("retire", name, &error))?;
     }
@@ -75,6 +73,8 @@ async fn retire_image(
     if arguments.undo {
         // Left there, it would take the golden away again as soon as it is made anew.
         force(images, image, None).await.map_err(|error| failure("keep", name, &error))?;
+        // After the wish is gone: whoever may not see the PVCs has it taken back all the same.
+        disarm_goldens(client, image, &arguments.catalog_namespace).await?;
         // Somebody else's field stays theirs; one of nobody is gone with the manager's last field.
         if written.spec.retire == Some(true) {
             return Err(Failure::new(format!(
@@ -115,8 +115,11 @@ async fn disarm_goldens(client: Client, image: &GoldenImage, catalog: &str) -> R
         }
         let patch = json!({ "metadata": { "uid": claim.uid(), "annotations": { marks::FORCE_RETIRE: null } } });
         let name = claim.name_any();
-        let written = claims.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-        written.map_err(|error| failure("take the force off golden", &name, &error))?;
+        match claims.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            // Gone, or made anew, and its force with it.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            written => drop(written.map_err(|error| failure("take the force off golden", &name, &error))?),
+        }
     }
     Ok(())
 }

@@ -57,6 +57,7 @@ pub(super) fn progress(draft: &mut Draft<'_>, states: &[TargetState]) -> FetchSt
         if let Some(fetch) = &mut draft.status.fetch {
             fetch.started_time = None;
             fetch.progress_percent = None;
+            fetch.failing_since = None;
         }
         return FetchState::NotNeeded;
     }

@@ -29,10 +29,24 @@ pub(super) fn spooled_disk(draft: &Draft<'_>) -> Option<(Digest, DiskSize)> {
 /// its golden is of its own disk then.
 pub(super) fn stands_for_another(draft: &Draft<'_>, disk: Digest) -> bool {
     let disk = disk.to_string();
-    let is_of_another = |volume: &DataVolumeView| {
-        volume.ours && !volume.terminating && volume.copies.is_none() && volume.disk_digest.as_ref().is_some_and(|own| *own != disk)
-    };
-    draft.observed.targets.iter().filter_map(|view| view.golden.volume.as_ref()).any(is_of_another)
+    draft.observed.targets.iter().zip(&draft.status.targets).any(|(view, status)| {
+        let is_of_another = |volume: &&DataVolumeView| {
+            volume.ours && !volume.terminating && volume.copies.is_none() && volume.disk_digest.as_ref().is_some_and(|own| *own != disk)
+        };
+        view.golden.volume.as_ref().filter(is_of_another).is_some_and(|volume| !is_settled(draft, volume, view, status))
+    })
+}
+
+/// Whether nothing comes of it any more that could freeze its disk: it is on record already, does not speak for its claim, or is told as not
+/// what is wanted. Nobody deletes such a DataVolume, and nothing may wait for that.
+fn is_settled(draft: &Draft<'_>, volume: &DataVolumeView, view: &ObservedTarget, status: &TargetStatus) -> bool {
+    view.golden.claim.as_ref().filter(|claim| claim.bound && !claim.terminating).is_some_and(|claim| {
+        status.claim_uid.as_ref() == Some(&claim.uid)
+            || claim.is_taken_over()
+            || !claim.heeds(volume)
+            || claim.brought_back(volume).is_some()
+            || volume.phase == "Succeeded" && unlike(draft, &status.requested_class, claim, view).is_some()
+    })
 }
 
 pub(super) fn failed_before(status: &TargetStatus, limit: i32) -> TargetState {

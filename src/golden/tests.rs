@@ -360,7 +360,9 @@ fn an_adopted_golden_freezes_no_disk() {
     observed.status.disk = Some(crate::api::DiskStatus { digest: disk().to_string(), virtual_size: "1Gi".into() });
     observed.status.targets = vec![adopted, begun];
     observed.targets[0].golden.claim = Some(ClaimView { disk_digest: None, adopt: Some("pvc".into()), ..claim() });
-    observed.targets[0].golden.volume = Some(DataVolumeView { disk_digest: None, ..volume("Succeeded") });
+    // Restored as it was made: its own disk stands on it.
+    observed.targets[0].golden.volume =
+        Some(DataVolumeView { disk_digest: Some(Digest::of(b"former").to_string()), ..volume("Succeeded") });
     observed.targets[1].name = "vm-default-images-a-local".parse().ok();
     observed.targets[1].golden.volume = Some(DataVolumeView { uid: "dv2".into(), ..volume("ImportInProgress") });
     observed.spooled = Some(SpooledView { disk_digest: Digest::of(b"other"), ..spooled() });
@@ -368,6 +370,12 @@ fn an_adopted_golden_freezes_no_disk() {
     let anew = run(&observed);
     assert!(anew.after.iter().any(|action| matches!(action, Action::DeleteVolume { uid, .. } if uid == "dv2")), "{anew:?}");
     assert_ne!(reason(&anew), "UpstreamChanged");
+    let mut gone = observed.clone();
+    gone.status = anew.status;
+    gone.targets[1].golden.volume = None;
+    let made = run(&gone);
+    let is_of_other = |action: &Action| matches!(action, Action::CreateVolume(order) if order.disk == Digest::of(b"other"));
+    assert!(made.after.iter().any(is_of_other), "{made:?}");
     observed.status.targets[0].adopted = None;
     assert_eq!(observed.status.frozen_disk(), Some(disk()));
 }

@@ -347,7 +347,8 @@ impl Came {
 pub(super) fn blamed_on(error: IntakeError, came: Came) -> Failure {
     match came {
         Came::Mirror(mirror) if error.blames_the_bytes() => Failure::Elsewhere(error, mirror),
-        Came::Left if error.blames_the_bytes() => Failure::Anew(error),
+        // What outgrew the spool would do so again.
+        Came::Left if error.blames_the_bytes() && !matches!(error, IntakeError::Spool(_)) => Failure::Anew(error),
         _ => Failure::Final(error),
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     api::{ConditionType, GoldenImage, TargetStatus, find_condition, is_true},
     daemon::{controller::Shared, fence},
     foreign::Claim,
-    rules::stuck::GoldenState,
+    rules::{Reason, stuck::GoldenState},
     world::facts::claim_seen,
 };
 
@@ -58,6 +58,13 @@ fn seen(image: Option<&GoldenImage>, golden: &str, claim: Option<&Claim>) -> Gol
     }
 }
 
+/// Whether a golden that was made is lost in a way that nothing mends before a person has done something: admission refuses clones of it.
+fn waits_for_a_hand(target: &TargetStatus) -> bool {
+    const REASONS: [Reason; 3] = [Reason::GoldenReplaced, Reason::GoldenMissing, Reason::ClaimLost];
+    let ready = find_condition(&target.conditions, ConditionType::Ready).filter(|ready| ready.status != "True");
+    ready.and_then(|ready| ready.reason.parse().ok()).is_some_and(|reason| REASONS.contains(&reason))
+}
+
 /// How a golden is, and since when it can be cloned.
 fn state(image: Option<&GoldenImage>, golden: &str, claim: Option<&Claim>) -> (GoldenState, i64) {
     let found = claim.map(claim_seen);
@@ -84,6 +91,9 @@ fn state(image: Option<&GoldenImage>, golden: &str, claim: Option<&Claim>) -> (G
         return (GoldenState::Ready, ready.last_transition_time.0.as_second());
     }
     let is_given_up = fence::is_to_go(image) || is_true(&target.conditions, ConditionType::Retiring);
+    if !is_given_up && waits_for_a_hand(target) {
+        return (GoldenState::Failed, 0);
+    }
     if !is_given_up || !target.is_made() {
         return unfinished();
     }
@@ -143,6 +153,7 @@ mod tests {
         let leaving =
             |uid: Option<&str>| on_record("taken-out", uid, &[ready("False", "Retiring"), condition("Retiring", "True", "Retiring")]);
         let made = on_record("replicated", Some("1"), &[ready("True", "Ready")]);
+        let lost = |reason: &str| on_record("replicated", Some("1"), &[ready("False", reason)]);
         let (bound, pending, other) = (claim("1", "Bound"), claim("1", "Pending"), claim("2", "Bound"));
         for (case, spec, status, claim, expected, reason) in [
             ("nobody looked at it yet", &fresh, json!({}), None, Coming, ""),
@@ -166,6 +177,10 @@ mod tests {
             ("taken out, and not made", &fresh, leaving(None), Some(&pending), Failed, "Retiring"),
             ("taken out, and gone", &fresh, leaving(Some("1")), None, Gone, "Retiring"),
             ("taken out, and another stands there", &fresh, leaving(Some("1")), Some(&other), Gone, "Retiring"),
+            ("another claim has its name", &fresh, lost("GoldenReplaced"), Some(&other), Failed, "GoldenReplaced"),
+            ("its claim is gone", &fresh, lost("GoldenMissing"), None, Failed, "GoldenMissing"),
+            ("its claim lost its volume", &fresh, lost("ClaimLost"), Some(&pending), Failed, "ClaimLost"),
+            ("it is being deleted, and comes again", &fresh, lost("GoldenTerminating"), None, Coming, "GoldenTerminating"),
             ("taken out, and its volume is lost", &fresh, leaving(Some("1")), Some(&pending), Failed, "Retiring"),
         ] {
             let seen = seen(Some(&image(spec, &status)), GOLDEN, claim);

@@ -253,19 +253,21 @@ impl Inner {
         }
     }
 
-    /// Makes the reservation of `identity` `wanted` bytes, or as much of that as can be had, and at least `least`. Gives what it is then.
+    /// Makes the reservation of `identity` `wanted` bytes, or as much of that as can be had, and at least `least`. Gives what it is then. Where
+    /// `wanted` is not to be had, what others left is thrown away for `least` only.
     fn reserve_some(&self, identity: &Identity, least: u64, wanted: u64) -> Result<u64, SpoolError> {
-        let had = match self.reserve(identity, wanted) {
-            Err(SpoolError::Full { needed, available, .. }) => wanted.saturating_sub(needed).saturating_add(available),
+        match self.reserve(identity, wanted) {
+            Err(SpoolError::Full { .. }) => self.reserve(identity, least)?,
             done => return done.map(|()| self.reserved(identity)),
-        };
-        // Where it is not enough, or no longer what it was a moment ago, the answer is that of the least.
-        let some = if had > least { self.reserve(identity, had) } else { self.reserve(identity, least) };
-        match some {
-            Err(SpoolError::Full { .. }) if had > least => self.reserve(identity, least)?,
-            done => done?,
         }
-        Ok(self.reserved(identity))
+        let drafts = self.state().drafts.clone();
+        let on_volume = self.free_on_volume()?.saturating_sub(self.promised(&drafts));
+        let mut state = self.state();
+        let free = self.capacity.saturating_sub(state.used()).min(on_volume);
+        let reserved = state.drafts.get(identity).copied().unwrap_or(0);
+        let total = reserved.max(wanted.min(reserved.saturating_add(free)));
+        state.drafts.insert(identity.clone(), total);
+        Ok(total)
     }
 
     /// As [`Self::reserve_some`]; what needs more than the whole spool is told so, since nobody can make room for it.

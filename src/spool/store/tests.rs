@@ -227,6 +227,15 @@ async fn what_grows_takes_what_can_be_had_up_to_the_whole_spool() {
     assert!(store.find(&identity(2)).expect("find").is_some() && store.find(&identity(3)).expect("find").is_none());
     drop(kept);
     assert_eq!(draft.grow(10 * MIB, 12 * MIB).expect("grow"), 10 * MIB);
+    drop(draft);
+
+    // A wish that cannot be had throws nothing away.
+    let leased = take_in(&store, 4, &content(4)).await.expect("take in");
+    take_in(&store, 5, &content(5)).await.expect("take in");
+    let draft = begin(&store, 1).await;
+    assert_eq!(draft.grow(3 * MIB, 12 * MIB).expect("grow"), 8 * MIB);
+    assert!(store.find(&identity(5)).expect("find").is_some());
+    drop(leased);
 }
 
 #[tokio::test]
