@@ -45,7 +45,7 @@ impl Live {
     /// As [`Self::claim`].
     pub async fn goldens(&self) -> Known<Vec<Claim>> {
         let api: Api<Claim> = Api::namespaced(self.client.clone(), &self.catalog);
-        let selector = ListParams::default().labels(&format!("{}={}", marks::GOLDEN, marks::GOLDEN_VALUE));
+        let selector = ListParams::default().labels(&marks::selector());
         match tokio::time::timeout(PATIENCE, api.list(&selector)).await {
             Ok(Ok(found)) => Ok(found.items),
             Ok(Err(error)) => Err(Unknown(format!("the goldens cannot be listed: {}", api_error(&error)))),

@@ -106,7 +106,7 @@ async fn force(images: &Api<GoldenImage>, image: &GoldenImage, reason: Option<&s
 /// Takes the force off the goldens of an image, which somebody may have left there by hand.
 async fn disarm_goldens(client: Client, image: &GoldenImage, catalog: &str) -> Result<(), Failure> {
     let (claims, owner) = (Api::<PersistentVolumeClaim>::namespaced(client, catalog), Owner::of(image));
-    let marked = ListParams::default().labels(&format!("{}={}", marks::GOLDEN, marks::GOLDEN_VALUE));
+    let marked = ListParams::default().labels(&marks::selector());
     let standing = claims.list_metadata(&marked).await;
     let standing = standing.map_err(|error| failure("find what forces the goldens of", &image.name_any(), &error))?;
     for claim in standing.items.iter().filter(|claim| claim.annotations().contains_key(marks::FORCE_RETIRE)) {

@@ -127,7 +127,7 @@ async fn subject(client: &Client, name: &str, catalog: &str) -> Result<Subject, 
     let (claim, volume) = (there("PersistentVolumeClaim", claim)?, there("DataVolume", volume)?);
     let (mut goldens, identity) = match &image {
         Some(image) => {
-            let marked = ListParams::default().labels(&format!("{}={}", marks::GOLDEN, marks::GOLDEN_VALUE));
+            let marked = ListParams::default().labels(&marks::selector());
             let standing = claims.list_metadata(&marked).await;
             let standing =
                 standing.map_err(|error| Failure::new(format!("cannot list the goldens in {catalog}: {}", api_error(&error))))?;

@@ -25,6 +25,11 @@ pub fn is_marked(labels: &BTreeMap<String, String>) -> bool {
     labels.get(GOLDEN).is_some_and(|value| value == GOLDEN_VALUE)
 }
 
+/// The label selector of what carries our mark.
+pub fn selector() -> String {
+    format!("{GOLDEN}={GOLDEN_VALUE}")
+}
+
 /// Label: the GoldenImage's name.
 pub const IMAGE: &str = mark!("image");
 /// Label: the image's identity.

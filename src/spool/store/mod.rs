@@ -218,14 +218,9 @@ impl Inner {
     /// Makes the reservation of `identity` at least `total` bytes, evicting what is needed for it.
     fn reserve(&self, identity: &Identity, total: u64) -> Result<(), SpoolError> {
         loop {
-            let state = self.state();
-            let reserved = state.drafts.get(identity).copied().unwrap_or(0);
+            let reserved = self.reserved(identity);
             let Some(needed) = total.checked_sub(reserved).filter(|needed| *needed > 0) else { return Ok(()) };
-            let drafts = state.drafts.clone();
-            drop(state);
-            let on_volume = self.free_on_volume()?.saturating_sub(self.promised(&drafts));
-            let mut state = self.state();
-            let free = self.capacity.saturating_sub(state.used()).min(on_volume);
+            let (free, mut state) = self.free()?;
             let Some(missing) = needed.checked_sub(free).filter(|missing| *missing > 0) else {
                 state.drafts.insert(identity.clone(), total);
                 return Ok(());
@@ -260,10 +255,7 @@ impl Inner {
             Err(SpoolError::Full { .. }) => self.reserve(identity, least)?,
             done => return done.map(|()| self.reserved(identity)),
         }
-        let drafts = self.state().drafts.clone();
-        let on_volume = self.free_on_volume()?.saturating_sub(self.promised(&drafts));
-        let mut state = self.state();
-        let free = self.capacity.saturating_sub(state.used()).min(on_volume);
+        let (free, mut state) = self.free()?;
         let reserved = state.drafts.get(identity).copied().unwrap_or(0);
         let total = reserved.max(wanted.min(reserved.saturating_add(free)));
         state.drafts.insert(identity.clone(), total);
@@ -285,6 +277,14 @@ impl Inner {
             }
         }
         grown
+    }
+
+    /// The bytes that nobody has, of the capacity and on the volume, and the state as it was counted. The volume is asked unlocked.
+    fn free(&self) -> Result<(u64, MutexGuard<'_, State>), SpoolError> {
+        let drafts = self.state().drafts.clone();
+        let on_volume = self.free_on_volume()?.saturating_sub(self.promised(&drafts));
+        let state = self.state();
+        Ok((self.capacity.saturating_sub(state.used()).min(on_volume), state))
     }
 
     fn reserved(&self, identity: &Identity) -> u64 {
