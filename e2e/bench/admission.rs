@@ -1,6 +1,6 @@
 //! What a verdict costs over TLS, the live read included, and what admission costs those who have nothing to do with it.
 //!
-//! `cargo bench --bench admission` makes 100 goldens and 2,000 disks; `BENCH_FULL=1` makes 1,000 and 100,000 (100,000 DataVolumes and claims on a real API server take a quarter of an hour). `BENCH_RATE` is questions a second (500). Prints p50, p99 and memory; asserts nothing, because a shared machine's clock proves nothing.
+//! `cargo bench --bench admission` makes 100 images with a golden each and 2,000 disks; `BENCH_FULL=1` makes 1,000 and 100,000 (100,000 DataVolumes and claims on a real API server take a quarter of an hour). `BENCH_RATE` is questions a second (500). Prints p50, p99 and memory; asserts nothing, because a shared machine's clock proves nothing.
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -13,10 +13,12 @@ use std::{
 use futures::StreamExt as _;
 use golden_catalog::rules::marks;
 use harness::{Cluster, Daemon, Port};
+use kube::api::Patch;
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "cozy-kubernetes-worker-image";
 const CATALOG: &str = "cozy-public";
+const CLASS_NAME: &str = "replicated";
 const CLASS: &str = "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: replicated, annotations: {storageclass.kubernetes.io/is-default-class: \"true\"}}\nprovisioner: linstor.csi.linbit.com\nallowVolumeExpansion: true\n";
 
 fn main() {
@@ -44,7 +46,8 @@ async fn bench() {
     let certificate = certificate(&cluster).await;
     let began = Instant::now();
     fill(&cluster, goldens, disks).await;
-    println!("{goldens} goldens and {disks} disks ({} objects) made in {:.0?}", 2 * (goldens + disks), began.elapsed());
+    images(&cluster, goldens).await;
+    println!("{goldens} images with a golden each and {disks} disks ({} objects) made in {:.0?}", 3 * goldens + 2 * disks, began.elapsed());
     let daemon = start(&cluster, &port).await;
     let began = Instant::now();
     daemon.ready().await;
@@ -106,6 +109,29 @@ async fn start(cluster: &Cluster, port: &Port) -> Daemon {
         "--log=warn".to_owned(),
     ];
     Daemon::builder("admission").args(arguments).kubeconfig(&kubeconfig).health(health.address()).start()
+}
+
+/// A GoldenImage for each golden, with that on record.
+async fn images(cluster: &Cluster, goldens: usize) {
+    let client = cluster.admin();
+    let claims = cluster.api(&client, "v1", "PersistentVolumeClaim", CATALOG).await;
+    let images = &cluster.api(&client, "cozystack.io/v1alpha1", "GoldenImage", "").await;
+    let made = claims.list(&Default::default()).await.expect("the claims");
+    let uids: std::collections::HashMap<_, _> =
+        made.into_iter().filter_map(|claim| Some((claim.metadata.name?, claim.metadata.uid?))).collect();
+    futures::stream::iter(0..goldens)
+        .for_each_concurrent(16, |number| {
+            let (name, golden) = (format!("image-{number}"), golden(number));
+            let object = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": name },
+                "spec": { "source": { "http": { "url": format!("https://x.example/{number}.qcow2") } } } });
+            let record = json!({ "requestedClass": "", "attempts": 1, "golden": golden, "claimUID": uids[&golden], "storageClassName": CLASS_NAME, "size": "6Gi" });
+            let status = Patch::Merge(json!({ "status": { "targets": [record] } }));
+            async move {
+                images.create(&Default::default(), &serde_json::from_value(object).expect("an object")).await.expect("made");
+                images.patch_status(&name, &Default::default(), &status).await.expect("on record");
+            }
+        })
+        .await;
 }
 
 /// Goldens and disks, sixteen requests at once.

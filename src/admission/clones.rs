@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
 
 use super::{
@@ -15,12 +16,13 @@ use crate::{
     foreign::{Claim, DataSource, DataVolume, KubevirtMachineTemplate, VirtualMachine},
     rules::{
         clone::{CloneRequest, Known, Rule, Source, SourceFacts, Subject, Unknown, Verdict, asks_of_pool},
+        marks,
         pool::{Pool, PoolClue},
     },
     world::{
         evidence::{Observe, machine_clue, owning_machine},
-        ledger::{Chain, Ledger, Target},
-        requests::{Clones, Surroundings, new_requests},
+        ledger::{Chain, Kind, Ledger, Target},
+        requests::{Clones, Surroundings, controlling_volume, new_requests},
     },
 };
 
@@ -40,11 +42,13 @@ pub struct Judged {
     pub answer: Answer,
     /// The rules that a refused clone broke.
     pub broken: BTreeSet<Rule>,
+    /// Whether the object has a form that no schema allows, as far as is known here.
+    pub is_odd: bool,
 }
 
 impl From<Answer> for Judged {
     fn from(answer: Answer) -> Self {
-        Self { answer, broken: BTreeSet::new() }
+        Self { answer, broken: BTreeSet::new(), is_odd: false }
     }
 }
 
@@ -71,9 +75,14 @@ where
     let Some(object) = request.object.as_ref().filter(|_| matches!(request.operation, Verb::Create | Verb::Update)) else {
         return Ok(Answer::allow().into());
     };
-    let new: K = review::read(object)?;
-    // What goes away asks for nothing any more; its finalizers must come off.
-    if new.meta().deletion_timestamp.is_some() {
+    let odd = |unknown: Unknown| Judged { is_odd: true, ..Answer::from(unknown).into() };
+    let new: K = match review::read(object) {
+        Ok(new) => new,
+        Err(unknown) => return Ok(odd(unknown)),
+    };
+    // What goes away asks for nothing any more; its finalizers must come off. What is made is judged whatever it says of itself: a
+    // server-side apply can make what looks as if it were going away.
+    if request.operation == Verb::Update && new.meta().deletion_timestamp.is_some() {
         return Ok(Answer::allow().into());
     }
     let old: Option<K> =
@@ -82,7 +91,10 @@ where
     let requests = {
         let ledger = scene.ledger.read();
         let around = Around { ledger: &ledger, read: &around };
-        let asked = new.clone_requests(&around)?;
+        let asked = match new.clone_requests(&around) {
+            Err(unknown) if !new.is_readable() => return Ok(odd(unknown)),
+            asked => asked?,
+        };
         if let Some(refusal) = too_many(&asked) {
             return Ok(Answer::Refuse(refusal).into());
         }
@@ -107,7 +119,7 @@ where
         Verdict::Refuse(_) => Answer::Refuse(message),
         Verdict::Unknown(_) => Answer::Later(message),
     };
-    Ok(Judged { answer, broken })
+    Ok(Judged { broken, ..answer.into() })
 }
 
 /// Why an object asks for more than is judged at once: each disk, and each golden, costs a verdict time and memory, and a tenant writes how
@@ -191,6 +203,8 @@ async fn judge_all(requests: &[CloneRequest], sources: &Sources, scene: &Scene, 
 struct Read {
     chains: BTreeMap<(String, String), Chain>,
     machine: Option<(String, Pool)>,
+    /// The DataVolume that controls a claim which asks for a clone in CDI's former way.
+    volume: Option<DataVolume>,
 }
 
 impl Read {
@@ -207,10 +221,15 @@ impl Read {
         }
         let namespace = object.meta().namespace.as_deref().unwrap_or_default();
         if let Some(machine) = owning_machine(object.meta())
-            && !scene.ledger.read().has(crate::world::ledger::Kind::VirtualMachine, namespace, machine)
+            && !scene.ledger.read().has(Kind::VirtualMachine, namespace, machine)
             && let Some(found) = live.machine(namespace, machine).await?
         {
             read.machine = Some((machine.to_owned(), machine_clue(&found)));
+        }
+        let is_asked = |meta: &ObjectMeta| meta.annotations.as_ref().is_some_and(|notes| notes.contains_key(marks::CDI_CLONE_REQUEST));
+        if let Some(owner) = controlling_volume(object.meta()).filter(|_| is_asked(object.meta())) {
+            // An owner's UID may be whatever a tenant wrote.
+            read.volume = live.volume_in(namespace, &owner.name).await?.filter(|found| found.metadata.uid.as_ref() == Some(&owner.uid));
         }
         Ok(read)
     }
@@ -260,5 +279,10 @@ impl Surroundings for Around<'_> {
 
     fn template_pool(&self, namespace: &str, name: &str) -> Known<Pool> {
         self.ledger.template_pool(namespace, name)
+    }
+
+    fn is_asked_by(&self, _: &str, _: &OwnerReference, golden: &str) -> Known<bool> {
+        let asked = self.read.volume.as_ref().map(|volume| volume.clone_requests(self)).transpose()?;
+        Ok(asked.into_iter().flatten().any(|request| request.source.name() == golden))
     }
 }

@@ -41,11 +41,11 @@ pub async fn judge_golden(request: &Request, scene: &Scene, live: &Live, daemon:
 }
 
 async fn decide(request: &Request, scene: &Scene, live: &Live, daemon: &str) -> Known<Answer> {
-    let Some(old) = &request.old_object else { return Ok(Answer::allow()) };
-    let was: Meta = review::read(old)?;
-    if !is_guarded(&was.metadata, &scene.catalog) {
-        return Ok(Answer::allow());
-    }
+    let is_a_golden = |meta: &Meta| is_guarded(&meta.metadata, &scene.catalog);
+    let was: Option<Meta> = request.old_object.as_ref().map(|old| review::read(old)).transpose()?;
+    let Some((old, was)) = request.old_object.as_ref().zip(was).filter(|(_, was)| is_a_golden(was)) else {
+        return begins(request, scene, daemon);
+    };
     let touches = touches(request, &was, &scene.catalog)?;
     if touches.is_empty() {
         return Ok(Answer::allow());
@@ -86,6 +86,30 @@ async fn decide(request: &Request, scene: &Scene, live: &Live, daemon: &str) -> 
         }
     }
     Ok(if refusals.is_empty() { Answer::allow() } else { Answer::Refuse(refusals.join("; ")) })
+}
+
+/// What becomes a golden with this write does not begin as one that may go: the leader would believe it.
+fn begins(request: &Request, scene: &Scene, daemon: &str) -> Known<Answer> {
+    let Some(new) = &request.object else { return Ok(Answer::allow()) };
+    let new: Meta = review::read(new)?;
+    let is_retired = Fence::of(&texts(new.metadata.annotations.as_ref())) == Fence::Retired;
+    if !is_guarded(&new.metadata, &scene.catalog) || !is_retired {
+        return Ok(Answer::allow());
+    }
+    let name = new.metadata.name.clone().unwrap_or_default();
+    let write = GoldenWrite {
+        kind: request.kind.kind.as_str(),
+        namespace: &scene.catalog,
+        name: &name,
+        touch: Touch::MarkFence,
+        fence: Fence::Open,
+        is_terminating: false,
+        holds: Holds::Disk,
+        by_daemon: request.user_info.username == daemon,
+        image: None,
+        consumers: Ok(Consumers::default()),
+    };
+    Ok(may_touch(&write).map_or_else(Answer::Refuse, |()| Answer::allow()))
 }
 
 /// What of a golden the request touches.

@@ -58,7 +58,15 @@ impl Live {
     /// # Errors
     /// As [`Self::claim`].
     pub async fn volume(&self, name: &str) -> Known<Option<DataVolume>> {
-        read(Api::namespaced(self.client.clone(), &self.catalog), name).await
+        self.volume_in(&self.catalog, name).await
+    }
+
+    /// A DataVolume anywhere.
+    ///
+    /// # Errors
+    /// As [`Self::claim`].
+    pub async fn volume_in(&self, namespace: &str, name: &str) -> Known<Option<DataVolume>> {
+        read(Api::namespaced(self.client.clone(), namespace), name).await
     }
 
     /// The VolumeSnapshot of this name in the catalog namespace.

@@ -234,8 +234,12 @@ async fn answer(State(shared): State<Shared>, Path(hook): Path<String>, body: Bo
 
 async fn decide(hook: Hook, request: &review::Request, app: &App) -> Answer {
     match hook {
-        Hook::Disks => clones(request, app).await,
-        Hook::Clones => match clones(request, app).await {
+        Hook::Disks => {
+            let judged = clones(request, app).await;
+            // The API server holds an object against its schema after this, and has the better words; what passes that is judged last.
+            if judged.is_odd { Answer::allow() } else { judged.answer }
+        }
+        Hook::Clones => match clones(request, app).await.answer {
             // A validating webhook may not change anything.
             Answer::Allow { warnings, .. } => Answer::Allow { patch: Vec::new(), warnings },
             other => other,
@@ -247,10 +251,10 @@ async fn decide(hook: Hook, request: &review::Request, app: &App) -> Answer {
     }
 }
 
-async fn clones(request: &review::Request, app: &App) -> Answer {
-    let Judged { answer, broken } = judge_clones(request, &app.scene, &app.live).await;
-    app.metrics.rules_broken(broken);
-    answer
+async fn clones(request: &review::Request, app: &App) -> Judged {
+    let judged = judge_clones(request, &app.scene, &app.live).await;
+    app.metrics.rules_broken(judged.broken.iter().copied());
+    judged
 }
 
 fn log(hook: Hook, request: &review::Request, answer: &Answer) {

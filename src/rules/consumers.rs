@@ -174,9 +174,12 @@ pub const TEMPLATE_GRACE: i64 = 60 * 60;
 
 /// The standing of a machine template (R22): it lives while a MachineDeployment or MachineSet names it, or while it is new. `age` is in seconds.
 pub const fn template_standing(is_held: bool, is_terminating: bool, age: i64) -> Standing {
-    if is_terminating {
+    // Cluster API makes machines from a template that is going away too.
+    if is_held {
+        Standing::Blocks(Why::MakesMachines)
+    } else if is_terminating {
         Standing::Gone
-    } else if is_held || age < TEMPLATE_GRACE {
+    } else if age < TEMPLATE_GRACE {
         Standing::Blocks(Why::MakesMachines)
     } else {
         Standing::Listed
@@ -382,7 +385,8 @@ mod tests {
     #[case::clock_behind(false, false, -100, Standing::Blocks(Why::MakesMachines))]
     #[case::almost_old(false, false, TEMPLATE_GRACE - 1, Standing::Blocks(Why::MakesMachines))]
     #[case::left_behind(false, false, TEMPLATE_GRACE, Standing::Listed)]
-    #[case::going(true, true, 0, Standing::Gone)]
+    #[case::going(false, true, 0, Standing::Gone)]
+    #[case::going_while_held(true, true, 0, Standing::Blocks(Why::MakesMachines))]
     fn r22_templates(#[case] held: bool, #[case] going: bool, #[case] age: i64, #[case] expected: Standing) {
         assert_eq!(template_standing(held, going, age), expected);
     }

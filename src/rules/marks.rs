@@ -114,6 +114,8 @@ pub const CDI_STATIC_VOLUME: &str = "cdi.kubevirt.io/storage.checkStaticVolume";
 pub const VELERO_RESTORE: &str = "velero.io/restore-name";
 /// CDI's annotation `namespace/name` on a claim cloned by its former way.
 pub const CDI_CLONE_REQUEST: &str = "k8s.io/CloneRequest";
+/// CDI's annotation on a claim that it has filled for a clone request: with it, a request is heeded no more (CDI `clone-controller.go`).
+pub const CDI_CLONE_OF: &str = "k8s.io/CloneOf";
 /// Kubernetes' annotation on a claim: the provisioner that was asked for its volume.
 pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// [`PROVISIONER`] before Kubernetes v1.23.

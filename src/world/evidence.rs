@@ -134,6 +134,12 @@ pub(super) fn claim_target(spec: &ClaimSpec, own: &str, catalog: &str, source_na
     target(spec.data_source_ref.as_ref()).or_else(|| target(spec.data_source.as_ref()))
 }
 
+/// The claim in the catalog that CDI's former way of asking for a clone names: `namespace/name` of the source in an annotation.
+pub(super) fn former_request<'a>(annotations: &'a BTreeMap<String, String>, catalog: &str) -> Option<&'a str> {
+    let (namespace, name) = annotations.get(marks::CDI_CLONE_REQUEST)?.split_once('/')?;
+    (namespace == catalog).then_some(name)
+}
+
 /// What a DataVolume's spec names (R13): a claim, a snapshot, a DataSource, or an external population of either form.
 pub(super) fn volume_target(spec: &DataVolumeSpec, own: &str, catalog: &str) -> Option<Target> {
     let source = spec.source.as_ref();
@@ -219,10 +225,7 @@ impl Observe for Claim {
         if facts.references.is_empty() && self.spec.odd().is_some() && source_namespace == Some(catalog_namespace) {
             facts.references.push(anything());
         }
-        // CDI's former way leaves `namespace/name` of the source on the claim.
-        if let Some((_, name)) =
-            annotations.get(marks::CDI_CLONE_REQUEST).and_then(|text| text.split_once('/')).filter(|(ns, _)| *ns == catalog_namespace)
-        {
+        if let Some(name) = former_request(&annotations, catalog_namespace) {
             facts.references.push(Reference { target: Target::Claim(name.to_owned()), evidence: Evidence::CloneRecord });
         }
         add_mark(&mut facts, &annotations);

@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use super::{
     evidence::{
-        claim_target, data_source_target, instance_labels, machine_namespace, owning_machine, template_machine, template_pool, texts,
-        unreadable_references, volume_target,
+        claim_target, data_source_target, former_request, instance_labels, machine_namespace, owning_machine, template_machine,
+        template_pool, texts, unreadable_references, volume_target,
     },
     ledger::{Chain, Ledger, Target},
 };
@@ -49,6 +49,12 @@ pub trait Surroundings {
     /// # Errors
     /// While it is not known.
     fn template_pool(&self, namespace: &str, name: &str) -> Known<Pool>;
+
+    /// Whether a DataVolume of this UID asks for a clone of the golden, and so was judged itself.
+    ///
+    /// # Errors
+    /// While it is not known.
+    fn is_asked_by(&self, namespace: &str, volume: &OwnerReference, golden: &str) -> Known<bool>;
 }
 
 impl Surroundings for Ledger {
@@ -67,6 +73,10 @@ impl Surroundings for Ledger {
     fn template_pool(&self, namespace: &str, name: &str) -> Known<Pool> {
         Self::template_pool(self, namespace, name)
     }
+
+    fn is_asked_by(&self, namespace: &str, volume: &OwnerReference, golden: &str) -> Known<bool> {
+        Self::is_asked_by(self, namespace, &volume.name, &volume.uid, golden)
+    }
 }
 
 /// An object that may ask for clones of goldens.
@@ -76,6 +86,11 @@ pub trait Clones {
     /// # Errors
     /// While what a request hangs on (a DataSource, a disk's VM) is not known, or when the object cannot be read but names a golden.
     fn clone_requests(&self, around: &dyn Surroundings) -> Known<Vec<CloneRequest>>;
+
+    /// Whether its spec is of the form that is known here.
+    fn is_readable(&self) -> bool {
+        true
+    }
 }
 
 /// What an UPDATE is judged by: the requests that the object did not make before.
@@ -207,6 +222,10 @@ fn stated_size(claim: Option<&ClaimSpec>) -> StatedSize {
 }
 
 impl Clones for DataVolume {
+    fn is_readable(&self) -> bool {
+        self.spec.odd().is_none()
+    }
+
     fn clone_requests(&self, around: &dyn Surroundings) -> Known<Vec<CloneRequest>> {
         let reader = Reader::new(around, self, SubjectKind::DataVolume);
         if !reader.is_judged() {
@@ -225,6 +244,10 @@ impl Clones for DataVolume {
 }
 
 impl Clones for Claim {
+    fn is_readable(&self) -> bool {
+        self.spec.odd().is_none()
+    }
+
     fn clone_requests(&self, around: &dyn Surroundings) -> Known<Vec<CloneRequest>> {
         let reader = Reader::new(around, self, SubjectKind::Claim);
         if !reader.is_judged() {
@@ -233,12 +256,33 @@ impl Clones for Claim {
         let Some(spec) = self.spec.read() else { return reader.unreadable(&self.spec) };
         static NONE: BTreeMap<String, String> = BTreeMap::new();
         let annotations = self.metadata.annotations.as_ref().unwrap_or(&NONE);
-        let request = reader.request(claim_target(spec, reader.own(), reader.catalog(), None), || {
-            let clue = disk_pool(reader.own(), &texts(self.metadata.labels.as_ref()), annotations, None);
-            Ok(DiskSpec { name: None, shape: Shape::Claim, claim: Some(spec), annotations, pool: around.pool(reader.own(), &clue)? })
-        })?;
-        Ok(request.into_iter().collect())
+        let target = claim_target(spec, reader.own(), reader.catalog(), None);
+        let asked = former_clone(&self.metadata, annotations, around)?;
+        let requests = [target, asked.map(|name| Target::Claim(name.to_owned()))].into_iter().flatten().map(|target| {
+            reader.request(Some(target), || {
+                let clue = disk_pool(reader.own(), &texts(self.metadata.labels.as_ref()), annotations, None);
+                Ok(DiskSpec { name: None, shape: Shape::Claim, claim: Some(spec), annotations, pool: around.pool(reader.own(), &clue)? })
+            })
+        });
+        requests.filter_map(Result::transpose).collect()
     }
+}
+
+/// The DataVolume that controls a claim.
+pub fn controlling_volume(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    let mut owners = meta.owner_references.iter().flatten();
+    owners.find(|owner| owner.controller == Some(true) && owner.kind == "DataVolume" && owner.api_version.starts_with("cdi.kubevirt.io/"))
+}
+
+/// The golden that CDI is asked to copy onto a claim in its former way: an annotation, which CDI heeds on any claim, whoever wrote it, until
+/// it says there that it is done. Where CDI wrote it for a DataVolume, that was judged already.
+fn former_clone<'a>(meta: &ObjectMeta, annotations: &'a BTreeMap<String, String>, around: &dyn Surroundings) -> Known<Option<&'a str>> {
+    let asked = former_request(annotations, around.catalog_namespace()).filter(|_| !annotations.contains_key(marks::CDI_CLONE_OF));
+    // CDI names the claim of a DataVolume after it.
+    let volume = controlling_volume(meta).filter(|volume| meta.name.as_ref() == Some(&volume.name));
+    let (Some(golden), Some(volume)) = (asked, volume) else { return Ok(asked) };
+    let is_judged = around.is_asked_by(meta.namespace.as_deref().unwrap_or_default(), volume, golden)?;
+    Ok((!is_judged).then_some(golden))
 }
 
 impl Clones for VirtualMachine {

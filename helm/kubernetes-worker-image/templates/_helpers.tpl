@@ -238,6 +238,11 @@ clientConfig:
 {{ .spec }}.?source.?pvc.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?source.?snapshot.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?sourceRef.hasValue() || {{ .spec }}.?pvc.?dataSourceRef.?namespace.orValue('') == {{ .catalog }} || {{ .spec }}.?storage.?dataSourceRef.?namespace.orValue('') == {{ .catalog }}
 {{- end }}
 
+{{/* CEL: whether a claim asks for a clone of something in the catalog, by its source or by CDI's former request, which CDI heeds until it says that it is done. */}}
+{{- define "golden-catalog.cel.claim" -}}
+object.?spec.?dataSourceRef.?namespace.orValue('') == {{ . }} || object.metadata.?annotations[?'k8s.io/CloneRequest'].orValue('').startsWith({{ . }} + '/') && !object.metadata.?annotations[?'k8s.io/CloneOf'].hasValue()
+{{- end }}
+
 {{/* The kind of the alert rules: the one asked for, or with `auto` the one that the cluster has; empty for none. */}}
 {{- define "golden-catalog.alertsKind" -}}
 {{- $want := .Values.monitoring.alerts }}

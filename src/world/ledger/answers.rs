@@ -194,7 +194,7 @@ impl Ledger {
         for member in members {
             let Some(row) = self.rows.get(member) else { continue };
             let is_clone = self.golden_of(member).or_else(|| self.golden_of_volume(row));
-            uses_golden |= golden.is_some_and(|golden| self.uses(member, row, golden)) && !row.is(flag::TERMINATING);
+            uses_golden |= golden.is_some_and(|golden| self.uses(member, row, golden));
             let (class, created) = (self.names.get(row.class), i64::from(row.created));
             match row.kind {
                 Kind::Claim => disks.push(PoolDisk { class, is_bound: row.is(flag::BOUND), created, is_clone: is_clone.is_some() }),
@@ -206,11 +206,24 @@ impl Ledger {
     }
 
     /// Whether a member of a pool proves that the pool uses the golden (R23): what it or its DataVolume clones was judged when it was asked
-    /// for. Marks and records on a disk may be whatever a tenant writes on it; they keep a golden, and open no way to it.
+    /// for. Marks and records on a disk may be whatever a tenant writes on it; they keep a golden, and open no way to it. Nor does what is
+    /// going away, be it the DataVolume alone.
     fn uses(&self, member: u32, row: &Row, golden: NameId) -> bool {
         let volume = ObjectKey { kind: Kind::DataVolume, namespace: row.namespace, name: row.name };
         let volume = self.rows.find(volume).filter(|_| row.kind == Kind::Claim);
-        [Some(member), volume].into_iter().flatten().any(|first| self.asked_for(first, golden))
+        let stays = |first: u32| self.rows.get(first).is_some_and(|row| !row.is(flag::TERMINATING));
+        stays(member) && [Some(member), volume].into_iter().flatten().any(|first| stays(first) && self.asked_for(first, golden))
+    }
+
+    /// Whether a DataVolume of this UID asks for a clone of the golden.
+    ///
+    /// # Errors
+    /// While DataVolumes, or where they lead, are not known.
+    pub fn is_asked_by(&self, namespace: &str, volume: &str, uid: &str, golden: &str) -> Known<bool> {
+        self.known(&[Kind::DataVolume, Kind::DataSource])?;
+        let row = self.object(Kind::DataVolume, namespace, volume);
+        let of_uid = row.filter(|row| self.rows.get(*row).is_some_and(|row| super::parse_uid(uid) == Some(u128::from_be_bytes(row.uid))));
+        Ok(of_uid.zip(self.names.find(golden)).is_some_and(|(row, golden)| self.asked_for(row, golden)))
     }
 
     /// All rows that refer to the golden, also through snapshots, DataSources and CDI's records, and those of which nobody can say.

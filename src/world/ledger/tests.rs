@@ -417,6 +417,11 @@ fn r23_what_proves_that_a_pool_uses_a_golden() {
         ledger.observe(&volume("tenant-a/d", json!({}), from_golden("g"), "Succeeded"));
         ledger.observe(&claim("tenant-a/d", noted("x", ""), "thin", "Bound"));
     }));
+    // A DataVolume that goes away, be it made so, says nothing of the claim of its name.
+    assert!(!with(&|ledger| {
+        ledger.observe(&volume("tenant-a/d", json!({"deletionTimestamp": "2020-01-01T00:00:00Z"}), from_golden("g"), "Succeeded"));
+        ledger.observe(&claim("tenant-a/d", noted("x", ""), "thin", "Bound"));
+    }));
     // Marks and records on a disk of anything.
     assert!(!with(&|ledger| ledger.observe(&claim("tenant-a/d", noted(marks::GOLDEN, "g"), "thin", "Bound"))));
     assert!(!with(&|ledger| ledger.observe(&volume("tenant-a/d", noted(marks::GOLDEN, "g"), blank.clone(), "Succeeded"))));

@@ -97,6 +97,41 @@ fn claims_across_namespaces() {
     assert_eq!(ask(spec("dataSource", json!({}))), None);
 }
 
+/// CDI's former way: an annotation that it heeds whoever wrote it, and that it writes itself for a DataVolume.
+#[rstest]
+#[case::bare(json!({}), json!([]), true)]
+#[case::done(json!({ marks::CDI_CLONE_OF: "true" }), json!([]), false)]
+#[case::of_its_volume(json!({}), json!([{"name": "d", "uid": "00000000-0000-0000-0000-00000000000d"}]), false)]
+#[case::of_anothers_uid(json!({}), json!([{"name": "d", "uid": "00000000-0000-0000-0000-00000000000e"}]), true)]
+#[case::of_another_name(json!({}), json!([{"name": "other", "uid": "00000000-0000-0000-0000-00000000000d"}]), true)]
+fn a_claim_that_asks_by_annotation(#[case] more: Value, #[case] owners: Value, #[case] is_judged: bool) {
+    let mut ledger = ledger();
+    ledger.observe(
+        &serde_json::from_value::<DataVolume>(json!({
+            "metadata": {"namespace": "tenant-a", "name": "d", "uid": "00000000-0000-0000-0000-00000000000d"},
+            "spec": {"source": {"pvc": {"namespace": "cozy-public", "name": "g"}}, "storage": {}},
+        }))
+        .expect("a DataVolume"),
+    );
+    for (golden, expected) in [("cozy-public/g", is_judged), ("tenant-a/g", false)] {
+        let mut annotations = more.clone();
+        annotations[marks::CDI_CLONE_REQUEST] = golden.into();
+        let mut owners = owners.clone();
+        for owner in owners.as_array_mut().expect("owners") {
+            owner["apiVersion"] = "cdi.kubevirt.io/v1beta1".into();
+            owner["kind"] = "DataVolume".into();
+            owner["controller"] = true.into();
+        }
+        let claim: Claim = serde_json::from_value(json!({
+            "metadata": {"namespace": "tenant-a", "name": "d", "annotations": annotations, "ownerReferences": owners},
+            "spec": {"storageClassName": "a"},
+        }))
+        .expect("a claim");
+        let asked = one(claim.clone_requests(&ledger)).map(|request| request.source);
+        assert_eq!(asked, expected.then(|| Source::Claim("g".into())), "{golden}");
+    }
+}
+
 fn machine(disks: Value) -> Value {
     json!({"dataVolumeTemplates": disks, "template": {"metadata": {"labels": {"cluster.x-k8s.io/deployment-name": "kubernetes-demo-md0"}}}})
 }
