@@ -34,6 +34,8 @@ mod proxy;
 mod real;
 #[path = "admission/refused.rs"]
 mod refused;
+#[path = "admission/restored.rs"]
+mod restored;
 #[path = "stage/mod.rs"]
 mod stage;
 #[path = "admission/stand.rs"]

@@ -8,8 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{
     evidence::{
-        claim_target, data_source_target, instance_labels, machine_namespace, owning_machine, template_machine, template_pool, texts,
-        unreadable_references, volume_target,
+        claim_target, data_source_target, instance_labels, is_prepopulated, machine_namespace, outside_target, owning_machine,
+        template_machine, template_pool, texts, unreadable_references, volume_target,
     },
     ledger::{Chain, Ledger, Target},
 };
@@ -76,6 +76,20 @@ pub trait Clones {
     /// # Errors
     /// While what a request hangs on (a DataSource, a disk's VM) is not known, or when the object cannot be read but names a golden.
     fn clone_requests(&self, around: &dyn Surroundings) -> Known<Vec<CloneRequest>>;
+
+    /// The clones it asks for with CDI's token taken off, if it does not need that. An update finds the former object so: a token, which
+    /// anybody may write on it, is no sign that it was judged.
+    ///
+    /// # Errors
+    /// As [`Self::clone_requests`].
+    fn requests_without_token(&self, around: &dyn Surroundings) -> Known<Vec<CloneRequest>> {
+        self.clone_requests(around)
+    }
+
+    /// The annotation with CDI's token, where that is on it and not needed.
+    fn unneeded_token(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// What an UPDATE is judged by: the requests that the object did not make before.
@@ -206,21 +220,43 @@ fn stated_size(claim: Option<&ClaimSpec>) -> StatedSize {
     size.map_or_else(|| StatedSize::Unreadable(quantity.as_str().chars().take(64).collect()), StatedSize::Bytes)
 }
 
+/// What a DataVolume asks for; one whose disk is there asks for no clone of its source, only for what CDI does not look at the annotation for.
+fn volume_requests(volume: &DataVolume, is_there: bool, around: &dyn Surroundings) -> Known<Vec<CloneRequest>> {
+    let reader = Reader::new(around, volume, SubjectKind::DataVolume);
+    if !reader.is_judged() {
+        return Ok(Vec::new());
+    }
+    let Some(spec) = volume.spec.read() else { return reader.unreadable(&volume.spec) };
+    let annotations = annotations_of(&volume.metadata);
+    let target = if is_there { outside_target } else { volume_target };
+    let request = reader.request(target(spec, reader.own(), reader.catalog()), || {
+        let clue = disk_pool(reader.own(), &texts(volume.metadata.labels.as_ref()), annotations, owning_machine(&volume.metadata));
+        let (shape, claim) = shape(spec);
+        Ok(DiskSpec { name: None, shape, claim, annotations, pool: around.pool(reader.own(), &clue)? })
+    })?;
+    Ok(request.into_iter().collect())
+}
+
+fn annotations_of(meta: &ObjectMeta) -> &BTreeMap<String, String> {
+    static NONE: BTreeMap<String, String> = BTreeMap::new();
+    meta.annotations.as_ref().unwrap_or(&NONE)
+}
+
 impl Clones for DataVolume {
+    /// CDI clones nothing for a DataVolume that it is told is there. With CDI's token on it, it asks for a clone all the same: whoever holds
+    /// that clones with a claim of the name, which nobody judges.
     fn clone_requests(&self, around: &dyn Surroundings) -> Known<Vec<CloneRequest>> {
-        let reader = Reader::new(around, self, SubjectKind::DataVolume);
-        if !reader.is_judged() {
-            return Ok(Vec::new());
-        }
-        let Some(spec) = self.spec.read() else { return reader.unreadable(&self.spec) };
-        static NONE: BTreeMap<String, String> = BTreeMap::new();
-        let annotations = self.metadata.annotations.as_ref().unwrap_or(&NONE);
-        let request = reader.request(volume_target(spec, reader.own(), reader.catalog()), || {
-            let clue = disk_pool(reader.own(), &texts(self.metadata.labels.as_ref()), annotations, owning_machine(&self.metadata));
-            let (shape, claim) = shape(spec);
-            Ok(DiskSpec { name: None, shape, claim, annotations, pool: around.pool(reader.own(), &clue)? })
-        })?;
-        Ok(request.into_iter().collect())
+        let annotations = annotations_of(&self.metadata);
+        volume_requests(self, is_prepopulated(annotations) && !annotations.contains_key(marks::CDI_CLONE_TOKEN), around)
+    }
+
+    fn requests_without_token(&self, around: &dyn Surroundings) -> Known<Vec<CloneRequest>> {
+        volume_requests(self, is_prepopulated(annotations_of(&self.metadata)), around)
+    }
+
+    fn unneeded_token(&self) -> Option<&'static str> {
+        let annotations = annotations_of(&self.metadata);
+        (is_prepopulated(annotations) && annotations.contains_key(marks::CDI_CLONE_TOKEN)).then_some(marks::CDI_CLONE_TOKEN)
     }
 }
 
@@ -231,8 +267,7 @@ impl Clones for Claim {
             return Ok(Vec::new());
         }
         let Some(spec) = self.spec.read() else { return reader.unreadable(&self.spec) };
-        static NONE: BTreeMap<String, String> = BTreeMap::new();
-        let annotations = self.metadata.annotations.as_ref().unwrap_or(&NONE);
+        let annotations = annotations_of(&self.metadata);
         let request = reader.request(claim_target(spec, reader.own(), reader.catalog(), None), || {
             let clue = disk_pool(reader.own(), &texts(self.metadata.labels.as_ref()), annotations, None);
             Ok(DiskSpec { name: None, shape: Shape::Claim, claim: Some(spec), annotations, pool: around.pool(reader.own(), &clue)? })
