@@ -34,6 +34,8 @@ mod proxy;
 mod real;
 #[path = "admission/refused.rs"]
 mod refused;
+#[path = "admission/restored.rs"]
+mod restored;
 #[path = "admission/sideways.rs"]
 mod sideways;
 #[path = "stage/mod.rs"]

@@ -1,5 +1,6 @@
 //! With nobody to ask: what does not touch the catalog goes on in every namespace, and clones of goldens are refused.
 
+use golden_catalog::rules::marks;
 use serde_json::{Value, json};
 
 use crate::{
@@ -25,6 +26,9 @@ fn unrelated(namespace: &str) -> Vec<Value> {
         json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "claim-of-own" }, "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } }, "dataSource": { "kind": "PersistentVolumeClaim", "name": "claim" } } }),
         volume("import", json!({ "source": { "http": { "url": "https://x.example/a" } }, "storage": storage })),
         volume("blank", json!({ "source": { "blank": {} }, "storage": storage })),
+        json!({ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume",
+            "metadata": { "name": "restored-import", "annotations": { marks::CDI_PREPOPULATED: "restored-import" } },
+            "spec": { "source": { "blank": {} }, "storage": storage } }),
         volume("own-clone", json!({ "source": { "pvc": { "namespace": namespace, "name": "claim" } }, "storage": storage })),
         volume(
             "own-snapshot",
@@ -47,6 +51,8 @@ async fn with_nobody_to_ask_only_clones_of_goldens_are_refused() {
     let tenant = cluster.namespace("tenant").await;
     let machine = create(&cluster, &tenant, &object(Form::Machine, "with-golden", RIGHT), false).await.expect("admitted").object;
     let disk = create(&cluster, &tenant, &object(Form::Volume, "disk", RIGHT), false).await.expect("admitted").object;
+    let there = Disk { golden: "gone", annotation: Some((marks::CDI_PREPOPULATED, "restored")), ..RIGHT };
+    let restored = create(&cluster, &tenant, &object(Form::Volume, "restored", there), false).await.expect("admitted").object;
     cluster.apply_in(CATALOG, &data_source("golden").to_string()).await;
     stand.stop().await;
 
@@ -56,6 +62,7 @@ async fn with_nobody_to_ask_only_clones_of_goldens_are_refused() {
             let mut made =
                 create(&cluster, namespace, &asked, false).await.unwrap_or_else(|refused| panic!("{what}: {}", refused.message)).object;
             made["metadata"]["labels"] = json!({ "x": "1" });
+            made["metadata"].as_object_mut().expect("metadata").remove("annotations");
             replace(&cluster, namespace, &made).await.unwrap_or_else(|refused| panic!("updating {what}: {}", refused.message));
             delete(&cluster, namespace, &made).await;
         }
@@ -77,6 +84,15 @@ async fn with_nobody_to_ask_only_clones_of_goldens_are_refused() {
         let patch = json!({ "metadata": { "finalizers": null } }).to_string();
         cluster.kubectl(["patch", kind, name, "-n", &*tenant, "--type=merge", "-p", &patch]).await.ok();
     }
+    // A disk that came back is nobody's business either, until it becomes a clone.
+    let mut changed = restored;
+    changed["metadata"]["labels"] = json!({ "x": "1" });
+    let mut changed = replace(&cluster, &tenant, &changed).await.unwrap_or_else(|refused| panic!("{}", refused.message)).object;
+    changed["metadata"].as_object_mut().expect("metadata").remove("annotations");
+    let refused = replace(&cluster, &tenant, &changed).await.expect_err("nobody can say whether the clone is right");
+    assert!(refused.message.contains("failed calling webhook"), "{}", refused.message);
+    delete(&cluster, &tenant, &changed).await;
+
     // What CDI and the daemon make in the catalog itself.
     for asked in unrelated(CATALOG) {
         create(&cluster, CATALOG, &asked, true)

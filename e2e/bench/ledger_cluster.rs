@@ -1,4 +1,4 @@
-//! The consumer ledger against a real API server: disks (two objects each) and golden images, beside a plain paged list of the same objects, and the command line's answer beside `kubectl get dv,pvc -A -o json | jq`.
+//! The consumer ledger against a real API server: disks (two objects each) and golden images, beside a plain paged list of the same objects, the command line's answer beside `kubectl get dv,pvc -A -o json | jq`, and its memory.
 //!
 //! Run with `cargo bench --bench ledger_cluster`; `LEDGER_DISKS` (default 100000) and `LEDGER_IMAGES` (default 1000) set the size. Prints times and bytes; asserts counts, never times, because a shared machine's clock proves nothing.
 
@@ -155,6 +155,20 @@ async fn whole_daemon(cluster: &harness::Cluster, images: usize) {
     );
 }
 
+/// One command in a process of its own: its exit code, how long it took, and the most memory it held, in KiB.
+async fn command(cluster: &harness::Cluster, arguments: &[&str]) -> (Option<i32>, Duration, u64) {
+    let began = Instant::now();
+    let process = harness::Daemon::builder("golden-catalog").args(arguments).kubeconfig(cluster.admin_kubeconfig()).start();
+    let (id, mut peak) = (process.id().to_string(), 0);
+    loop {
+        peak = memory(&id, "VmHWM:").max(peak);
+        if let Some(status) = process.ended() {
+            return (status.code(), began.elapsed(), peak);
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// The peer: every page of both kinds, as text, decoded no further than where the next page is.
 async fn plain_list(client: &Client) -> (usize, usize) {
     let (mut bytes, mut pages) = (0, 0);
@@ -275,6 +289,13 @@ async fn run() {
     let own = began.elapsed();
     let answer: Value = serde_json::from_str(&answer).expect("JSON");
     println!("golden-catalog consumers: {own:.2?}, {} clones", answer["counts"]["clones"]);
+    // What explains one disk, or the disks of a pool, reads the same objects and keeps no more of them.
+    let pool = format!("{}/{}/demo-md0", namespace(0), Pool::WORKERS);
+    for subject in [format!("{}/datavolume/{}", namespace(0), name(0)), pool] {
+        let (code, took, peak) = command(&cluster, &["explain", &subject]).await;
+        assert_eq!(code, Some(1), "their goldens are not there");
+        println!("golden-catalog explain {subject}: {took:.2?}, at most {} MiB", peak / 1024);
+    }
     let filter = format!(
         "[.items[] | select(.spec.source.pvc.name == \"{asked}\" or .metadata.annotations[\"{}\"] == \"{asked}\") | .metadata.name] | unique | length",
         marks::GOLDEN

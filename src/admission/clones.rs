@@ -7,7 +7,7 @@ use kube::Resource;
 
 use super::{
     Answer, Live, Scene,
-    patch::operations,
+    patch::{Operation, operations},
     review::{self, Request, Verb},
     source::{Found, source_facts},
     view::{View, is_selected, pool_facts, verdict_on},
@@ -52,15 +52,26 @@ impl From<Answer> for Judged {
     }
 }
 
+/// How an answer reaches the object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// The object may still be changed, and is judged again as it leaves.
+    Mutating,
+    /// The last look.
+    Validating,
+}
+
 /// Decides on one object of any clone form.
-pub async fn judge_clones(request: &Request, scene: &Scene, live: &Live) -> Judged {
+pub async fn judge_clones(request: &Request, way: Way, scene: &Scene, live: &Live) -> Judged {
     let kind = (request.kind.group.as_str(), request.kind.kind.as_str());
     let outcome = match kind {
-        ("cdi.kubevirt.io", "DataVolume") => verdict::<DataVolume>(request, scene, live).await,
-        ("", "PersistentVolumeClaim") => verdict::<Claim>(request, scene, live).await,
-        ("kubevirt.io", "VirtualMachine") => verdict::<VirtualMachine>(request, scene, live).await,
-        ("infrastructure.cluster.x-k8s.io", "KubevirtMachineTemplate") => verdict::<KubevirtMachineTemplate>(request, scene, live).await,
-        ("cdi.kubevirt.io", "DataSource") => verdict::<DataSource>(request, scene, live).await,
+        ("cdi.kubevirt.io", "DataVolume") => verdict::<DataVolume>(request, way, scene, live).await,
+        ("", "PersistentVolumeClaim") => verdict::<Claim>(request, way, scene, live).await,
+        ("kubevirt.io", "VirtualMachine") => verdict::<VirtualMachine>(request, way, scene, live).await,
+        ("infrastructure.cluster.x-k8s.io", "KubevirtMachineTemplate") => {
+            verdict::<KubevirtMachineTemplate>(request, way, scene, live).await
+        }
+        ("cdi.kubevirt.io", "DataSource") => verdict::<DataSource>(request, way, scene, live).await,
         (group, kind) => {
             Ok(Answer::Refuse(format!("golden-catalog judges no {kind} of group {group:?}: check the webhook's rules")).into())
         }
@@ -68,7 +79,7 @@ pub async fn judge_clones(request: &Request, scene: &Scene, live: &Live) -> Judg
     outcome.unwrap_or_else(|unknown| Answer::from(unknown).into())
 }
 
-async fn verdict<K>(request: &Request, scene: &Scene, live: &Live) -> Known<Judged>
+async fn verdict<K>(request: &Request, way: Way, scene: &Scene, live: &Live) -> Known<Judged>
 where
     K: Clones + Observe + Resource<DynamicType = ()>,
 {
@@ -85,13 +96,16 @@ where
     if request.operation == Verb::Update && new.meta().deletion_timestamp.is_some() {
         return Ok(Answer::allow().into());
     }
+    let token = new.unneeded_token().filter(|_| way == Way::Mutating);
+    let without_token: Vec<Operation> = token.map(Operation::without_annotation).into_iter().collect();
     let old: Option<K> =
         request.old_object.as_ref().filter(|_| request.operation == Verb::Update).map(|old| review::read(old)).transpose()?;
     let around = Read::before(&new, scene, live).await?;
     let requests = {
         let ledger = scene.ledger.read();
         let around = Around { ledger: &ledger, read: &around };
-        let asked = match new.clone_requests(&around) {
+        let asked = if token.is_some() { new.requests_without_token(&around) } else { new.clone_requests(&around) };
+        let asked = match asked {
             Err(unknown) if !new.is_readable() => return Ok(odd(unknown)),
             asked => asked?,
         };
@@ -99,10 +113,12 @@ where
             return Ok(Answer::Refuse(refusal).into());
         }
         // What the old object asked for is never worth a refusal: if it cannot be told, everything counts as new.
-        let before = old.map(|old| old.clone_requests(&around).unwrap_or_default()).unwrap_or_default();
+        let before = old.map(|old| old.requests_without_token(&around).unwrap_or_default()).unwrap_or_default();
         new_requests(&before, asked)
     };
-    let Some(kind) = requests.first().map(|request| request.subject.kind) else { return Ok(Answer::allow().into()) };
+    let Some(kind) = requests.first().map(|request| request.subject.kind) else {
+        return Ok(Answer::Allow { patch: without_token, warnings: Vec::new() }.into());
+    };
     let sources = read_sources(&requests, scene, live).await;
     let verdict = judge_all(&requests, &sources, scene, live).await;
     let message = verdict.message().unwrap_or_default();
@@ -112,10 +128,11 @@ where
     };
     let answer = match verdict {
         Verdict::Allow { patch, warnings } => {
-            let patch = if kind.is_disk() { operations(kind, &review::read(object)?, &patch) } else { Vec::new() };
+            let mut patch = if kind.is_disk() { operations(kind, &review::read(object)?, &patch) } else { Vec::new() };
+            patch.extend(without_token);
             Answer::Allow { patch, warnings }
         }
-        Verdict::NotOurs => Answer::allow(),
+        Verdict::NotOurs => Answer::Allow { patch: without_token, warnings: Vec::new() },
         Verdict::Refuse(_) => Answer::Refuse(message),
         Verdict::Unknown(_) => Answer::Later(message),
     };

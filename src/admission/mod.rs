@@ -15,7 +15,7 @@ pub mod server;
 mod source;
 mod view;
 
-pub use clones::{Judged, judge_clones};
+pub use clones::{Judged, Way, judge_clones};
 pub use credentials::judge_credentials;
 pub use golden_images::judge_image;
 pub use goldens::{daemon_user, judge_golden, judge_namespace};

@@ -1,4 +1,4 @@
-//! What a disk leaves admission with (R21): class, golden and pool, and never another source.
+//! What a disk leaves admission with (R21): class, golden and pool, never another source, and no right to clone that it does not need.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,24 @@ use serde_json::{Value, json};
 
 use crate::rules::clone::{Patch, SubjectKind};
 
-/// One operation of a JSON patch (RFC 6902); nothing is ever taken away.
+/// One operation of a JSON patch (RFC 6902).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Operation {
     op: &'static str,
     path: String,
-    value: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<Value>,
 }
 
 impl Operation {
     /// Adds, or puts in the place of what is there.
     pub const fn add(path: String, value: Value) -> Self {
-        Self { op: "add", path, value }
+        Self { op: "add", path, value: Some(value) }
+    }
+
+    /// Takes an annotation off that is there.
+    pub fn without_annotation(key: &str) -> Self {
+        Self { op: "remove", path: annotation_path(key), value: None }
     }
 }
 
@@ -79,13 +85,12 @@ fn annotations(present: Option<&BTreeMap<String, String>>, wanted: &BTreeMap<Str
     }
     match present {
         None => vec![Operation::add("/metadata/annotations".to_owned(), json!(missing))],
-        Some(_) => missing
-            .into_iter()
-            .map(|(key, value)| {
-                Operation::add(format!("/metadata/annotations/{}", key.replace('~', "~0").replace('/', "~1")), json!(value))
-            })
-            .collect(),
+        Some(_) => missing.into_iter().map(|(key, value)| Operation::add(annotation_path(key), json!(value))).collect(),
     }
+}
+
+fn annotation_path(key: &str) -> String {
+    format!("/metadata/annotations/{}", key.replace('~', "~0").replace('/', "~1"))
 }
 
 #[cfg(test)]
@@ -109,7 +114,7 @@ mod tests {
         for Operation { path, value, .. } in operations {
             let (parent, key) = path.rsplit_once('/').expect("a path");
             let parent = object.pointer_mut(parent).and_then(Value::as_object_mut).expect("the parent is there");
-            parent.insert(key.replace("~1", "/").replace("~0", "~"), value.clone());
+            parent.insert(key.replace("~1", "/").replace("~0", "~"), value.clone().expect("it adds"));
         }
     }
 
@@ -131,6 +136,12 @@ mod tests {
             assert_eq!(result["metadata"]["annotations"][marks::POOL], "a/VMDisk/d");
             assert_eq!(result["metadata"]["annotations"].get("x"), before["metadata"]["annotations"].get("x"));
         }
+    }
+
+    #[test]
+    fn what_is_taken_off_has_no_value() {
+        let operation = json!(Operation::without_annotation(marks::CDI_CLONE_TOKEN));
+        assert_eq!(operation, json!({"op": "remove", "path": "/metadata/annotations/cdi.kubevirt.io~1storage.clone.token"}));
     }
 
     #[test]

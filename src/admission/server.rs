@@ -29,7 +29,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Answer, Judged, Live, Scene, judge_clones, judge_credentials, judge_golden, judge_image, judge_namespace, review};
+use super::{Answer, Judged, Live, Scene, Way, judge_clones, judge_credentials, judge_golden, judge_image, judge_namespace, review};
 use crate::run::metrics::Metrics;
 
 /// The server's limits. The defaults suit a cluster.
@@ -235,11 +235,11 @@ async fn answer(State(shared): State<Shared>, Path(hook): Path<String>, body: Bo
 async fn decide(hook: Hook, request: &review::Request, app: &App) -> Answer {
     match hook {
         Hook::Disks => {
-            let judged = clones(request, app).await;
+            let judged = clones(request, Way::Mutating, app).await;
             // The API server holds an object against its schema after this, and has the better words; what passes that is judged last.
             if judged.is_odd { Answer::allow() } else { judged.answer }
         }
-        Hook::Clones => match clones(request, app).await.answer {
+        Hook::Clones => match clones(request, Way::Validating, app).await.answer {
             // A validating webhook may not change anything.
             Answer::Allow { warnings, .. } => Answer::Allow { patch: Vec::new(), warnings },
             other => other,
@@ -251,8 +251,8 @@ async fn decide(hook: Hook, request: &review::Request, app: &App) -> Answer {
     }
 }
 
-async fn clones(request: &review::Request, app: &App) -> Judged {
-    let judged = judge_clones(request, &app.scene, &app.live).await;
+async fn clones(request: &review::Request, way: Way, app: &App) -> Judged {
+    let judged = judge_clones(request, way, &app.scene, &app.live).await;
     app.metrics.rules_broken(judged.broken.iter().copied());
     judged
 }

@@ -128,6 +128,8 @@ pub enum Standing {
 pub struct DiskVolume {
     /// Whether CDI is done with it: Succeeded and not unbound again, or lost.
     pub has_ended: bool,
+    /// Whether CDI is told that its disk is there, and begins no clone for it.
+    pub is_prepopulated: bool,
     /// Whether it is being deleted.
     pub is_terminating: bool,
 }
@@ -145,11 +147,15 @@ pub struct DiskClaim {
 
 /// The standing of a disk (R22): it blocks while its clone runs, and afterwards while its volume depends on the golden's.
 ///
-/// A disk is going only when its claim is too: a DataVolume deleted with `--cascade=orphan` leaves a live claim.
+/// A disk is going only when its claim is too: a DataVolume deleted with `--cascade=orphan` leaves a live claim. One that CDI was told is there clones nothing while it has no claim; a claim that is not bound yet may be filled by a clone that was begun before CDI was told so.
 pub fn disk_standing(volume: Option<DiskVolume>, claim: Option<DiskClaim>, dependence: Dependence) -> Standing {
+    let told = volume.filter(|volume| volume.is_prepopulated && !volume.has_ended);
+    if told.is_some() && claim.is_none() {
+        return if told.is_some_and(|volume| volume.is_terminating) { Standing::Gone } else { Standing::Listed };
+    }
     let has_ended = match volume {
-        Some(volume) => volume.has_ended,
-        None => claim.is_none_or(|claim| claim.is_bound || claim.is_lost),
+        Some(volume) if told.is_none() => volume.has_ended,
+        _ => claim.is_none_or(|claim| claim.is_bound || claim.is_lost),
     };
     let is_going = volume.is_none_or(|volume| volume.is_terminating) && claim.is_none_or(|claim| claim.is_terminating);
     match (has_ended, is_going) {
@@ -346,9 +352,13 @@ mod tests {
 
     const INDEPENDENT: Dependence = Dependence::Independent;
 
-    /// `done`, `running`, each with `!` while being deleted; `-` for none.
+    /// `done`, `running`, `told` (that its disk is there), `told-done`, each with `!` while being deleted; `-` for none.
     fn volume(text: &str) -> Option<DiskVolume> {
-        (text != "-").then(|| DiskVolume { has_ended: text.starts_with("done"), is_terminating: text.ends_with('!') })
+        (text != "-").then(|| DiskVolume {
+            has_ended: text.contains("done"),
+            is_prepopulated: text.starts_with("told"),
+            is_terminating: text.ends_with('!'),
+        })
     }
 
     fn claim(text: &str) -> Option<DiskClaim> {
@@ -375,6 +385,15 @@ mod tests {
     #[case::orphaned("done!", "bound", Dependence::Depends, Standing::Blocks(Why::Depends))]
     #[case::claim_going_alone("-", "bound!", Dependence::Depends, Standing::Gone)]
     #[case::claim_held_back("done", "bound!", Dependence::Depends, Standing::Blocks(Why::Depends))]
+    #[case::restored_without_its_claim("told", "-", Dependence::Depends, Standing::Listed)]
+    #[case::restored_without_its_claim_and_going("told!", "-", Dependence::Depends, Standing::Gone)]
+    #[case::restored_claim_waits("told", "pending", INDEPENDENT, Standing::Blocks(Why::CloneRunning))]
+    #[case::restored("told", "bound", Dependence::Depends, Standing::Blocks(Why::Depends))]
+    #[case::restored_elsewhere("told", "bound", INDEPENDENT, Standing::Listed)]
+    #[case::restored_and_lost("told", "lost", Dependence::Depends, Standing::Listed)]
+    #[case::cdi_told_itself("told-done", "bound", Dependence::Depends, Standing::Blocks(Why::Depends))]
+    #[case::told_claim_not_seen("told-done", "-", Dependence::Unknown, Standing::Blocks(Why::MayDepend))]
+    #[case::restored_and_going("told!", "bound!", Dependence::Depends, Standing::Gone)]
     fn r22_disks(#[case] v: &str, #[case] c: &str, #[case] dependence: Dependence, #[case] expected: Standing) {
         assert_eq!(disk_standing(volume(v), claim(c), dependence), expected);
     }

@@ -106,6 +106,10 @@ pub const CDI_GARBAGE_COLLECTED: &str = "cdi.kubevirt.io/garbageCollected";
 pub const CDI_CREATED_FOR: &str = "cdi.kubevirt.io/createdForDataVolume";
 /// The annotation by which a backup tool tells CDI that a claim is filled, for the DataVolume of this name; CDI writes it on claims that it takes over unseen.
 pub const CDI_POPULATED_FOR: &str = "cdi.kubevirt.io/storage.populatedFor";
+/// The annotation, whatever its value, by which CDI leaves a DataVolume's claim alone: a backup tool says with it that the disk comes back by itself, and CDI writes it where [`CDI_POPULATED_FOR`] stands on the bound claim (docs/decisions).
+pub const CDI_PREPOPULATED: &str = "cdi.kubevirt.io/storage.prePopulated";
+/// CDI's annotation on a DataVolume with the right to clone its source, for five minutes: whoever holds it may clone with a claim of that name as well.
+pub const CDI_CLONE_TOKEN: &str = "cdi.kubevirt.io/storage.clone.token";
 /// CDI's annotation on a claim that its populators fill: `prime-` and the claim's UID. It stays when the import is over (CDI `import-populator.go`).
 pub const CDI_PRIME: &str = "cdi.kubevirt.io/storage.populator.pvcPrime";
 /// CDI's annotation on a DataVolume that is to take a PersistentVolume which is there for it already.

@@ -151,8 +151,18 @@ pub(super) fn volume_target(spec: &DataVolumeSpec, own: &str, catalog: &str) -> 
         let namespace = pointer.namespace.as_deref().filter(|namespace| !namespace.is_empty()).unwrap_or(own);
         Some(Target::DataSource { namespace: namespace.to_owned(), name: pointer.name.clone()? })
     };
-    let outside = || [&spec.pvc, &spec.storage].into_iter().flatten().find_map(|spec| claim_target(spec, own, catalog, None));
-    claim.or_else(snapshot).or_else(pointer).or_else(outside)
+    claim.or_else(snapshot).or_else(pointer).or_else(|| outside_target(spec, own, catalog))
+}
+
+/// What the claim of a DataVolume is to be filled from by somebody else than the DataVolume's own controllers.
+pub(super) fn outside_target(spec: &DataVolumeSpec, own: &str, catalog: &str) -> Option<Target> {
+    [&spec.pvc, &spec.storage].into_iter().flatten().find_map(|spec| claim_target(spec, own, catalog, None))
+}
+
+/// Whether CDI is told that a DataVolume's disk is there: it then begins no clone of its source, and looks at the presence of the annotation
+/// alone. What fills its claim from outside does not look at it.
+pub(super) fn is_prepopulated(annotations: &BTreeMap<String, String>) -> bool {
+    annotations.contains_key(marks::CDI_PREPOPULATED)
 }
 
 /// Adds the golden a mark names, unless the spec names a claim already: evidence is the spec, and a mark adds what the spec leaves open.
@@ -201,6 +211,12 @@ impl Observe for DataVolume {
                 Some(at.as_second())
             });
         }
+        let is_cdis_own = || self.spec.read().is_some_and(|spec| outside_target(spec, own, catalog_namespace).is_none());
+        if is_prepopulated(&annotations) && is_cdis_own() {
+            facts.progress.is_prepopulated = true;
+            // Whatever its end tells, it tells of no clone.
+            facts.progress.filled = None;
+        }
         facts.progress.copied = copy_cause(|key| annotations.get(key).map(String::as_str));
         (!facts.references.is_empty() || belongs_to_workers(&facts.pool)).then_some(facts)
     }
@@ -236,6 +252,7 @@ impl Observe for Claim {
             filled: None,
             is_bound: phase == Some("Bound"),
             is_lost: phase == Some("Lost"),
+            is_prepopulated: false,
             waits: phase == Some("Pending") && ![SELECTED_NODE, IMMEDIATE_BIND].iter().any(|key| annotations.contains_key(*key)),
             copied: copy_cause(|key| annotations.get(key).map(String::as_str)),
         };

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use kube::{Client, api::ListParams, core::Request};
+use kube::{Client, Resource, api::ListParams, core::Request};
+use serde::de::DeserializeOwned;
 
 use super::{
     evidence::Observe,
@@ -59,12 +60,12 @@ fn may_pass(error: &kube::Error) -> bool {
     }
 }
 
-fn failed<K: Observe>(why: &dyn std::fmt::Display) -> Unknown {
-    Unknown(format!("{} objects cannot be listed: {why}", K::KIND))
+fn failed<K: Resource<DynamicType = ()>>(why: &dyn std::fmt::Display) -> Unknown {
+    Unknown(format!("{} objects cannot be listed: {why}", K::kind(&())))
 }
 
 /// One page, as the API server writes it; nothing where it does not know the kind.
-async fn ask<K: Observe>(client: &Client, request: &Request, params: &ListParams) -> Known<Option<String>> {
+async fn ask<K: Resource<DynamicType = ()>>(client: &Client, request: &Request, params: &ListParams) -> Known<Option<String>> {
     let mut tries = 0;
     loop {
         tries += 1;
@@ -75,36 +76,63 @@ async fn ask<K: Observe>(client: &Client, request: &Request, params: &ListParams
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(None),
             Ok(Err(error)) if tries < TRIES && may_pass(&error) => tokio::time::sleep(PAUSES.grown(tries)).await,
             Ok(Err(error)) => return Err(failed::<K>(&api_error(&error))),
-            Err(_) => return Err(Unknown(format!("the API server did not list {} objects in time", K::KIND))),
+            Err(_) => return Err(Unknown(format!("the API server did not list {} objects in time", K::kind(&())))),
         }
     }
 }
 
-/// Lists one kind; says whether the API server knows it. An object that cannot be read ends no list: it may need any golden.
-async fn fill<K: Observe>(client: &Client, ledger: &mut Ledger) -> Known<bool> {
-    let failed = |why: &dyn std::fmt::Display| failed::<K>(why);
-    let request = Request::new(K::url_path(&(), None));
+/// Lists a kind page by page; says whether the API server knows it. No more than a page is held.
+async fn each_item<K>(client: &Client, namespace: Option<&str>, mut take: impl FnMut(Item<K>) -> Known<()>) -> Known<bool>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned,
+{
+    let request = Request::new(K::url_path(&(), namespace));
     // Without a resourceVersion the API server answers with the newest state.
     let mut params = ListParams::default().limit(PAGE);
-    ledger.begin(K::KIND);
     loop {
-        let Some(text) = ask::<K>(client, &request, &params).await? else {
-            ledger.not_installed(K::KIND);
-            return Ok(false);
-        };
-        let page = page::<K>(&text).map_err(|error| failed(&error))?;
-        for item in &page.items {
-            match item {
-                Item::Object(object) => ledger.observe(object),
-                Item::Unreadable { key: Some(key), .. } => {
-                    ledger.unreadable(K::KIND, key.namespace.as_deref().unwrap_or_default(), &key.name)
-                }
-                Item::Unreadable { key: None, error, .. } => return Err(failed(error)),
-            }
-        }
-        let Some(token) = page.continue_token else { break };
+        let Some(text) = ask::<K>(client, &request, &params).await? else { return Ok(false) };
+        let page = page::<K>(&text).map_err(|error| failed::<K>(&error))?;
+        drop(text);
+        page.items.into_iter().try_for_each(&mut take)?;
+        let Some(token) = page.continue_token else { return Ok(true) };
         params = params.continue_token(&token);
     }
-    ledger.commit(K::KIND);
-    Ok(true)
+}
+
+/// Lists a kind, or its objects in one namespace, and gives each object once; no more than a page is held. Says whether the API server knows
+/// the kind. What cannot be read is left out.
+///
+/// # Errors
+/// When not all could be listed.
+pub async fn each_listed<K>(client: &Client, namespace: Option<&str>, mut take: impl FnMut(K)) -> Known<bool>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned,
+{
+    let object = |item| {
+        if let Item::Object(object) = item {
+            take(object);
+        }
+        Ok(())
+    };
+    each_item(client, namespace, object).await
+}
+
+/// Lists one kind; says whether the API server knows it. An object that cannot be read ends no list: it may need any golden.
+async fn fill<K: Observe>(client: &Client, ledger: &mut Ledger) -> Known<bool> {
+    ledger.begin(K::KIND);
+    let observe = |item: Item<K>| {
+        match &item {
+            Item::Object(object) => ledger.observe(object),
+            Item::Unreadable { key: Some(key), .. } => ledger.unreadable(K::KIND, key.namespace.as_deref().unwrap_or_default(), &key.name),
+            Item::Unreadable { key: None, error, .. } => return Err(failed::<K>(error)),
+        }
+        Ok(())
+    };
+    let is_there = each_item(client, None, observe).await?;
+    if is_there {
+        ledger.commit(K::KIND);
+    } else {
+        ledger.not_installed(K::KIND);
+    }
+    Ok(is_there)
 }

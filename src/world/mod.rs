@@ -13,7 +13,7 @@ mod watch;
 
 pub use cluster::{Changed, Cluster, ConfigMapFacts, WarningFacts, Watch};
 pub use consumers::{ConsumerWatch, image_consumers};
-pub use fresh::fresh_ledger;
+pub use fresh::{each_listed, fresh_ledger};
 pub use ledger_sink::LedgerSink;
 pub use store::{Change, Store, StoreState};
 pub use watch::{Key, Phase, Pulse, Selection, Sink, Unknown, WatchSettings, WatchState, feed};

@@ -8,8 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 
 use super::{
     evidence::{
-        claim_target, data_source_target, former_request, instance_labels, machine_namespace, owning_machine, template_machine,
-        template_pool, texts, unreadable_references, volume_target,
+        claim_target, data_source_target, former_request, instance_labels, is_prepopulated, machine_namespace, outside_target,
+        owning_machine, template_machine, template_pool, texts, unreadable_references, volume_target,
     },
     ledger::{Chain, Ledger, Target},
 };
@@ -90,6 +90,20 @@ pub trait Clones {
     /// Whether its spec is of the form that is known here.
     fn is_readable(&self) -> bool {
         true
+    }
+
+    /// The clones it asks for with CDI's token taken off, if it does not need that. An update finds the former object so: a token, which
+    /// anybody may write on it, is no sign that it was judged.
+    ///
+    /// # Errors
+    /// As [`Self::clone_requests`].
+    fn requests_without_token(&self, around: &dyn Surroundings) -> Known<Vec<CloneRequest>> {
+        self.clone_requests(around)
+    }
+
+    /// The annotation with CDI's token, where that is on it and not needed.
+    fn unneeded_token(&self) -> Option<&'static str> {
+        None
     }
 }
 
@@ -221,25 +235,45 @@ fn stated_size(claim: Option<&ClaimSpec>) -> StatedSize {
     size.map_or_else(|| StatedSize::Unreadable(quantity.as_str().chars().take(64).collect()), StatedSize::Bytes)
 }
 
+/// What a DataVolume asks for; one whose disk is there asks for no clone of its source, only for what CDI does not look at the annotation for.
+fn volume_requests(volume: &DataVolume, is_there: bool, around: &dyn Surroundings) -> Known<Vec<CloneRequest>> {
+    let reader = Reader::new(around, volume, SubjectKind::DataVolume);
+    if !reader.is_judged() {
+        return Ok(Vec::new());
+    }
+    let Some(spec) = volume.spec.read() else { return reader.unreadable(&volume.spec) };
+    let annotations = annotations_of(&volume.metadata);
+    let target = if is_there { outside_target } else { volume_target };
+    let request = reader.request(target(spec, reader.own(), reader.catalog()), || {
+        let clue = disk_pool(reader.own(), &texts(volume.metadata.labels.as_ref()), annotations, owning_machine(&volume.metadata));
+        let (shape, claim) = shape(spec);
+        Ok(DiskSpec { name: None, shape, claim, annotations, pool: around.pool(reader.own(), &clue)? })
+    })?;
+    Ok(request.into_iter().collect())
+}
+
+fn annotations_of(meta: &ObjectMeta) -> &BTreeMap<String, String> {
+    static NONE: BTreeMap<String, String> = BTreeMap::new();
+    meta.annotations.as_ref().unwrap_or(&NONE)
+}
+
 impl Clones for DataVolume {
     fn is_readable(&self) -> bool {
         self.spec.odd().is_none()
     }
 
     fn clone_requests(&self, around: &dyn Surroundings) -> Known<Vec<CloneRequest>> {
-        let reader = Reader::new(around, self, SubjectKind::DataVolume);
-        if !reader.is_judged() {
-            return Ok(Vec::new());
-        }
-        let Some(spec) = self.spec.read() else { return reader.unreadable(&self.spec) };
-        static NONE: BTreeMap<String, String> = BTreeMap::new();
-        let annotations = self.metadata.annotations.as_ref().unwrap_or(&NONE);
-        let request = reader.request(volume_target(spec, reader.own(), reader.catalog()), || {
-            let clue = disk_pool(reader.own(), &texts(self.metadata.labels.as_ref()), annotations, owning_machine(&self.metadata));
-            let (shape, claim) = shape(spec);
-            Ok(DiskSpec { name: None, shape, claim, annotations, pool: around.pool(reader.own(), &clue)? })
-        })?;
-        Ok(request.into_iter().collect())
+        let annotations = annotations_of(&self.metadata);
+        volume_requests(self, is_prepopulated(annotations) && !annotations.contains_key(marks::CDI_CLONE_TOKEN), around)
+    }
+
+    fn requests_without_token(&self, around: &dyn Surroundings) -> Known<Vec<CloneRequest>> {
+        volume_requests(self, is_prepopulated(annotations_of(&self.metadata)), around)
+    }
+
+    fn unneeded_token(&self) -> Option<&'static str> {
+        let annotations = annotations_of(&self.metadata);
+        (is_prepopulated(annotations) && annotations.contains_key(marks::CDI_CLONE_TOKEN)).then_some(marks::CDI_CLONE_TOKEN)
     }
 }
 
@@ -254,8 +288,7 @@ impl Clones for Claim {
             return Ok(Vec::new());
         }
         let Some(spec) = self.spec.read() else { return reader.unreadable(&self.spec) };
-        static NONE: BTreeMap<String, String> = BTreeMap::new();
-        let annotations = self.metadata.annotations.as_ref().unwrap_or(&NONE);
+        let annotations = annotations_of(&self.metadata);
         let target = claim_target(spec, reader.own(), reader.catalog(), None);
         let asked = former_clone(&self.metadata, annotations, around)?;
         let requests = [target, asked.map(|name| Target::Claim(name.to_owned()))].into_iter().flatten().map(|target| {

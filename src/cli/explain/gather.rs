@@ -10,7 +10,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use kube::{Client, Resource, api::ListParams};
+use kube::{Api, Client, Resource, core::NamespaceResourceScope};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -19,8 +19,8 @@ use crate::{
     api::{GoldenImage, yaml_fault},
     cli::Failure,
     foreign::{
-        CdiConfig, Claim, DataSource, DataVolume, KubevirtMachineTemplate, MachineDeployment, MachineDeploymentV1Beta2, MachineSet,
-        MachineSetV1Beta2, StorageProfile, VirtualMachine, VolumeCloneSource, VolumeSnapshot, WorkerClass,
+        CdiConfig, Claim, DataSource, DataVolume, KubevirtMachineTemplate, MachineDeployment, MachineSet, StorageProfile, VirtualMachine,
+        VolumeCloneSource, VolumeSnapshot, WorkerClass,
     },
     rules::{
         Reason,
@@ -30,31 +30,70 @@ use crate::{
     },
     run::api_error,
     world::{
-        Sink as _,
+        Sink as _, each_listed,
         evidence::Observe,
-        facts,
+        facts, fresh_ledger,
         ledger::{Kind, Ledger},
     },
 };
 
-/// What was read.
+/// What verdicts read: facts and the ledger's rows of everything, and a place to read single objects from. Of a cluster no object is kept:
+/// a hundred thousand disks are hundreds of MiB.
 pub(super) struct Objects {
     pub(super) catalog: String,
     pub(super) images: Images,
     pub(super) classes: Known<Classes>,
     pub(super) profiles: Known<BTreeMap<String, Profile>>,
     pub(super) cdi_config: Option<CdiConfig>,
-    pub(super) claims: Vec<Claim>,
-    pub(super) volumes: Vec<DataVolume>,
-    pub(super) snapshots: Vec<VolumeSnapshot>,
-    pub(super) machines: Vec<VirtualMachine>,
-    pub(super) templates: Vec<KubevirtMachineTemplate>,
     pub(super) pods: Vec<PodFacts>,
     events: Vec<Event>,
     pub(super) ledger: Ledger,
-    namespaces: Known<BTreeMap<String, BTreeMap<String, String>>>,
     images_known: Known<()>,
-    offline: bool,
+    place: Place,
+}
+
+/// Where single objects are read from.
+enum Place {
+    /// The API server, when they are asked for.
+    Cluster(Client),
+    /// Memory, as the files had them.
+    Files(Box<Files>),
+}
+
+/// Whole objects of files.
+pub(super) struct Files {
+    claims: Vec<Claim>,
+    volumes: Vec<DataVolume>,
+    snapshots: Vec<VolumeSnapshot>,
+    machines: Vec<VirtualMachine>,
+    templates: Vec<KubevirtMachineTemplate>,
+    namespaces: Known<BTreeMap<String, BTreeMap<String, String>>>,
+}
+
+/// A kind of which single objects are read.
+pub(super) trait Single:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + std::fmt::Debug
+{
+    /// Those of the files.
+    fn of(files: &Files) -> &[Self];
+}
+
+macro_rules! single {
+    ($($kind:ty, $field:ident;)*) => {$(
+        impl Single for $kind {
+            fn of(files: &Files) -> &[Self] {
+                &files.$field
+            }
+        }
+    )*};
+}
+
+single! {
+    Claim, claims;
+    DataVolume, volumes;
+    VolumeSnapshot, snapshots;
+    VirtualMachine, machines;
+    KubevirtMachineTemplate, templates;
 }
 
 /// Objects by kind as JSON; a kind that is there without objects is known to have none.
@@ -71,60 +110,42 @@ impl Raw {
         let found = self.0.remove(&Self::key::<K>())?;
         Some(found.into_iter().filter_map(|object| serde_json::from_value(object).ok()).collect())
     }
-
-    /// Adds the objects of a kind; gives whether the cluster has the kind in this version.
-    async fn list<K>(&mut self, client: &Client, namespace: Option<&str>) -> Result<bool, Failure>
-    where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
-    {
-        let path = K::url_path(&(), namespace);
-        let mut params = ListParams::default().limit(500);
-        let found = self.0.entry(Self::key::<K>()).or_default();
-        loop {
-            let request = kube::core::Request::new(&path).list(&params).map_err(|error| Failure::new(error.to_string()))?;
-            let page: Value = match client.request(request).await {
-                Ok(page) => page,
-                // Not installed: there are none.
-                Err(kube::Error::Api(status)) if status.code == 404 => return Ok(false),
-                Err(error) => return Err(Failure::new(format!("cannot list {}: {}", K::plural(&()), api_error(&error)))),
-            };
-            found.extend(page["items"].as_array().cloned().unwrap_or_default());
-            match page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(token),
-                None => return Ok(true),
-            }
-        }
-    }
 }
 
 impl Objects {
-    /// Lists what verdicts read, as whoever asks, about something in `namespace`.
+    /// Reads what verdicts read, as whoever asks, about something in `namespace`: page by page, keeping facts alone.
     pub(super) async fn from_cluster(client: &Client, catalog: &str, namespace: &str) -> Result<Self, Failure> {
-        let mut raw = Raw::default();
+        let failed = |unknown: Unknown| Failure::new(unknown.to_string());
         // What the daemon told of it; who may not read that learns the rest.
-        drop(raw.list::<Event>(client, Some(namespace)).await);
-        raw.list::<GoldenImage>(client, None).await?;
-        raw.list::<StorageClass>(client, None).await?;
-        raw.list::<StorageProfile>(client, None).await?;
-        raw.list::<CdiConfig>(client, None).await?;
-        raw.list::<Namespace>(client, None).await?;
-        raw.list::<Pod>(client, Some(catalog)).await?;
-        raw.list::<Claim>(client, None).await?;
-        raw.list::<DataVolume>(client, None).await?;
-        raw.list::<DataSource>(client, None).await?;
-        raw.list::<VolumeCloneSource>(client, None).await?;
-        raw.list::<VolumeSnapshot>(client, None).await?;
-        raw.list::<VirtualMachine>(client, None).await?;
-        raw.list::<KubevirtMachineTemplate>(client, None).await?;
-        // Read alike, and kept under one name: newer servers of Cluster API serve the second version alone.
-        if !raw.list::<MachineDeployment>(client, None).await? {
-            raw.list::<MachineDeploymentV1Beta2>(client, None).await?;
-        }
-        if !raw.list::<MachineSet>(client, None).await? {
-            raw.list::<MachineSetV1Beta2>(client, None).await?;
-        }
-        raw.list::<WorkerClass>(client, None).await?;
-        Ok(Self::of(raw, false, true, catalog))
+        let mut events = Vec::new();
+        drop(each_listed(client, Some(namespace), |event: Event| events.extend(Some(event).filter(is_of_a_stuck_clone))).await);
+        let images = Images::default();
+        let mut sink = images.store.sink(|image: GoldenImage| Some(ImageFacts::of(&image)));
+        sink.begin();
+        each_listed(client, None, |image: GoldenImage| sink.apply(image)).await.map_err(failed)?;
+        sink.synced();
+        let (mut classes, mut profiles, mut pods, mut cdi_config) = (Classes::new(), BTreeMap::new(), Vec::new(), None);
+        let class = |class: StorageClass| classes.extend([named(facts::class_facts(&class), class.metadata)]);
+        each_listed(client, None, class).await.map_err(failed)?;
+        let profile = |profile: StorageProfile| profiles.extend([named(facts::profile(&profile), profile.metadata)]);
+        each_listed(client, None, profile).await.map_err(failed)?;
+        let config = |config: CdiConfig| {
+            cdi_config.get_or_insert(config);
+        };
+        each_listed(client, None, config).await.map_err(failed)?;
+        each_listed(client, Some(catalog), |pod: Pod| pods.push(facts::pod_facts(&pod))).await.map_err(failed)?;
+        Ok(Self {
+            catalog: catalog.to_owned(),
+            images,
+            classes: Ok(classes),
+            profiles: Ok(profiles),
+            cdi_config,
+            pods,
+            events,
+            ledger: fresh_ledger(client, catalog).await.map_err(failed)?,
+            images_known: Ok(()),
+            place: Place::Cluster(client.clone()),
+        })
     }
 
     /// Reads files of one or more objects or lists.
@@ -141,10 +162,10 @@ impl Objects {
         if raw.0.is_empty() {
             return Err(Failure::usage("the files hold no Kubernetes objects"));
         }
-        Ok(Self::of(raw, true, complete, catalog))
+        Ok(Self::of(raw, complete, catalog))
     }
 
-    fn of(mut raw: Raw, offline: bool, complete: bool, catalog: &str) -> Self {
+    fn of(mut raw: Raw, complete: bool, catalog: &str) -> Self {
         let images = Images::default();
         let found = raw.take::<GoldenImage>().or_else(|| complete.then(Vec::new));
         let images_known = found.is_some().then_some(()).ok_or_else(absent::<GoldenImage>);
@@ -157,6 +178,8 @@ impl Objects {
         let classes = raw.take::<StorageClass>().or_else(|| complete.then(Vec::new)).ok_or_else(absent::<StorageClass>);
         let profiles = raw.take::<StorageProfile>().or_else(|| complete.then(Vec::new)).ok_or_else(absent::<StorageProfile>);
         let namespaces = raw.take::<Namespace>().or_else(|| complete.then(Vec::new)).ok_or_else(absent::<Namespace>);
+        let namespaces = namespaces
+            .map(|found| found.into_iter().map(|found| named(found.metadata.labels.clone().unwrap_or_default(), found.metadata)).collect());
         let mut ledger = Ledger::new(catalog);
         let mut fill = Fill { raw: &mut raw, ledger: &mut ledger, complete };
         let (claims, volumes, snapshots) = (fill.kind::<Claim>(), fill.kind::<DataVolume>(), fill.kind::<VolumeSnapshot>());
@@ -168,31 +191,18 @@ impl Objects {
         fill.kind::<WorkerClass>();
         let pods = raw.take::<Pod>().unwrap_or_default();
         let mut events = raw.take::<Event>().unwrap_or_default();
-        events.retain(|event| event.reason.as_deref() == Some(Reason::CloneStuck.as_str()));
+        events.retain(is_of_a_stuck_clone);
         Self {
             catalog: catalog.to_owned(),
             images,
-            classes: classes.map(|found| found.iter().map(facts::class_facts).map(|class| (class.name.clone(), class)).collect()),
-            profiles: profiles.map(|found| {
-                found.iter().map(|profile| (profile.metadata.name.clone().unwrap_or_default(), facts::profile(profile))).collect()
-            }),
+            classes: classes.map(|found| found.into_iter().map(|class| named(facts::class_facts(&class), class.metadata)).collect()),
+            profiles: profiles.map(|found| found.into_iter().map(|profile| named(facts::profile(&profile), profile.metadata)).collect()),
             cdi_config: raw.take::<CdiConfig>().and_then(|found| found.into_iter().next()),
-            claims,
-            volumes,
-            snapshots,
-            machines,
-            templates,
             pods: pods.iter().map(facts::pod_facts).collect(),
             events,
             ledger,
-            namespaces: namespaces.map(|found| {
-                found
-                    .into_iter()
-                    .map(|namespace| (namespace.metadata.name.unwrap_or_default(), namespace.metadata.labels.unwrap_or_default()))
-                    .collect()
-            }),
             images_known,
-            offline,
+            place: Place::Files(Box::new(Files { claims, volumes, snapshots, machines, templates, namespaces })),
         }
     }
 
@@ -214,17 +224,71 @@ impl Objects {
         self.events.iter().filter(about).max_by_key(at)?.note.as_deref()
     }
 
+    /// One object.
+    ///
+    /// # Errors
+    /// When the API server does not say.
+    pub(super) async fn find<K: Single>(&self, namespace: &str, name: &str) -> Result<Option<K>, Failure> {
+        match &self.place {
+            Place::Cluster(client) => {
+                let found = Api::<K>::namespaced(client.clone(), namespace).get_opt(name).await;
+                found.map_err(|error| Failure::new(format!("cannot read {} {namespace}/{name}: {}", K::kind(&()), api_error(&error))))
+            }
+            Place::Files(files) => {
+                Ok(K::of(files).iter().find(|object| is_in(*object, namespace) && object.meta().name.as_deref() == Some(name)).cloned())
+            }
+        }
+    }
+
+    /// Each object of a namespace, one after the other.
+    ///
+    /// # Errors
+    /// When the API server does not list them all.
+    pub(super) async fn each<K: Single>(&self, namespace: &str, mut take: impl FnMut(&K)) -> Result<(), Failure> {
+        match &self.place {
+            Place::Cluster(client) => {
+                let listed = each_listed(client, Some(namespace), |object: K| take(&object)).await;
+                listed.map(drop).map_err(|unknown| Failure::new(unknown.to_string()))
+            }
+            Place::Files(files) => {
+                K::of(files).iter().filter(|object| is_in(*object, namespace)).for_each(take);
+                Ok(())
+            }
+        }
+    }
+
     /// The labels of a namespace.
-    pub(super) fn namespace_labels(&self, name: &str) -> Known<BTreeMap<String, String>> {
-        let namespaces = self.namespaces.as_ref().map_err(Clone::clone)?;
-        let place = if self.offline { "in the files" } else { "there" };
-        namespaces.get(name).cloned().ok_or_else(|| Unknown(format!("Namespace {name} is not {place}")))
+    pub(super) async fn namespace_labels(&self, name: &str) -> Known<BTreeMap<String, String>> {
+        let (labels, place) = match &self.place {
+            Place::Cluster(client) => {
+                let found = Api::<Namespace>::all(client.clone()).get_opt(name).await;
+                let found = found.map_err(|error| Unknown(format!("Namespace {name} cannot be read: {}", api_error(&error))))?;
+                (found.map(|namespace| namespace.metadata.labels.unwrap_or_default()), "there")
+            }
+            Place::Files(files) => (files.namespaces.as_ref().map_err(Clone::clone)?.get(name).cloned(), "in the files"),
+        };
+        labels.ok_or_else(|| Unknown(format!("Namespace {name} is not {place}")))
     }
 
     /// What to do where something was not found.
     pub(super) const fn hint(&self) -> &'static str {
-        if self.offline { " in the files; export it with `kubectl get … -o yaml`, or leave `-f` out to ask the cluster" } else { "" }
+        match self.place {
+            Place::Files(_) => " in the files; export it with `kubectl get … -o yaml`, or leave `-f` out to ask the cluster",
+            Place::Cluster(_) => "",
+        }
     }
+}
+
+fn is_in<K: Resource>(object: &K, namespace: &str) -> bool {
+    object.meta().namespace.as_deref() == Some(namespace)
+}
+
+fn named<T>(facts: T, meta: ObjectMeta) -> (String, T) {
+    (meta.name.unwrap_or_default(), facts)
+}
+
+fn is_of_a_stuck_clone(event: &Event) -> bool {
+    event.reason.as_deref() == Some(Reason::CloneStuck.as_str())
 }
 
 impl Raw {

@@ -3,22 +3,27 @@
 mod gather;
 mod show;
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::ResourceExt as _;
 
 use super::{Exit, Failure, Output, client};
 use crate::{
     admission::{Found, View, is_selected, pool_facts, source_facts, verdict_on},
-    foreign::{DataVolume, Lenient},
+    foreign::{Claim, DataVolume, KubevirtMachineTemplate, VirtualMachine},
     rules::{
         capability::NODE_LOCAL_PROVISIONERS,
         clone::{CloneRequest, Known, Source, SourceFacts, SubjectKind, Unknown, Verdict},
+        marks,
         pods::holds_golden,
     },
     world::{facts, requests::Clones},
 };
-use gather::Objects;
+use gather::{Objects, Single};
+
+/// How many disks of a pool are looked at side by side.
+const READS_AT_ONCE: usize = 8;
 
 /// Exit codes, for the end of `--help`.
 pub(super) const EXIT_CODES: &str = "Exit codes: 0 nothing stands against it, 1 refused, 2 not known or not found, 64 wrong usage.";
@@ -65,8 +70,10 @@ pub(super) async fn run(arguments: ExplainArguments) -> Result<Exit, Failure> {
         [] => Objects::from_cluster(&client().await?, &arguments.catalog_namespace, namespace).await?,
         files => Objects::from_files(files, arguments.complete, &arguments.catalog_namespace)?,
     };
-    let requests = requests(&objects, namespace, kind, name)?;
-    let explained: Vec<Explained> = requests.into_iter().map(|request| explain(&objects, request, &arguments.node_local)).collect();
+    let requests = requests(&objects, namespace, kind, name).await?;
+    let sources = sources(&objects, &requests).await?;
+    let explained = requests.into_iter().map(|request| explain(&objects, &sources, request, &arguments.node_local));
+    let explained: Vec<Explained> = stream::iter(explained).buffered(READS_AT_ONCE).try_collect().await?;
     match arguments.output {
         Output::Table => print!("{}", show::table(&arguments.subject, &arguments.catalog_namespace, &explained)),
         Output::Json => println!("{:#}", show::json(&arguments.subject, &explained)),
@@ -86,55 +93,71 @@ fn exit(explained: &[Explained]) -> Exit {
 }
 
 /// The clones that the subject asks for.
-fn requests(objects: &Objects, namespace: &str, kind: &str, name: &str) -> Result<Vec<CloneRequest>, Failure> {
-    let unknown = |unknown: Unknown| Failure::new(format!("cannot be told: {unknown}"));
-    let one = |found: Option<Known<Vec<CloneRequest>>>| match found {
-        Some(requests) => requests.map_err(unknown),
-        None => Err(Failure::new(format!("there is no {kind} {namespace}/{name}{}", objects.hint()))),
-    };
-    let ledger = &objects.ledger;
-    match kind.to_ascii_lowercase().as_str() {
-        "datavolume" | "datavolumes" | "dv" => one(find(&objects.volumes, namespace, name).map(|object| object.clone_requests(ledger))),
+async fn requests(objects: &Objects, namespace: &str, kind: &str, name: &str) -> Result<Vec<CloneRequest>, Failure> {
+    let one = match kind.to_ascii_lowercase().as_str() {
+        "datavolume" | "datavolumes" | "dv" => asked::<DataVolume>(objects, namespace, name).await?,
         "persistentvolumeclaim" | "persistentvolumeclaims" | "pvc" => {
             // A disk's claim asks for what its DataVolume asks for.
-            let volume = find(&objects.volumes, namespace, name).map(|object| object.clone_requests(ledger));
-            one(volume.or_else(|| find(&objects.claims, namespace, name).map(|object| object.clone_requests(ledger))))
+            match asked::<DataVolume>(objects, namespace, name).await? {
+                Some(requests) => Some(requests),
+                None => asked::<Claim>(objects, namespace, name).await?,
+            }
         }
-        "virtualmachine" | "virtualmachines" | "vm" => {
-            one(find(&objects.machines, namespace, name).map(|object| object.clone_requests(ledger)))
-        }
-        "kubevirtmachinetemplate" | "kubevirtmachinetemplates" => {
-            one(find(&objects.templates, namespace, name).map(|object| object.clone_requests(ledger)))
-        }
+        "virtualmachine" | "virtualmachines" | "vm" => asked::<VirtualMachine>(objects, namespace, name).await?,
+        "kubevirtmachinetemplate" | "kubevirtmachinetemplates" => asked::<KubevirtMachineTemplate>(objects, namespace, name).await?,
         _ => {
             let pool = format!("{namespace}/{kind}/{name}");
-            let all = of_namespace(&objects.templates, namespace)
-                .map(|object| object.clone_requests(ledger))
-                .chain(of_namespace(&objects.machines, namespace).map(|object| object.clone_requests(ledger)))
-                .chain(of_namespace(&objects.volumes, namespace).map(|object| object.clone_requests(ledger)));
-            let mut found = Vec::new();
-            for requests in all {
-                found.extend(requests.map_err(unknown)?.into_iter().filter(|request| request.pool.to_string().eq_ignore_ascii_case(&pool)));
-            }
+            let mut found = of_pool::<KubevirtMachineTemplate>(objects, namespace, &pool).await?;
+            found.extend(of_pool::<VirtualMachine>(objects, namespace, &pool).await?);
+            found.extend(of_pool::<DataVolume>(objects, namespace, &pool).await?);
             if found.is_empty() {
                 return Err(Failure::new(format!("nothing of pool {pool} clones a golden{}", objects.hint())));
             }
-            Ok(found)
+            return Ok(found);
+        }
+    };
+    one.ok_or_else(|| Failure::new(format!("there is no {kind} {namespace}/{name}{}", objects.hint())))
+}
+
+fn untold(unknown: Unknown) -> Failure {
+    Failure::new(format!("cannot be told: {unknown}"))
+}
+
+/// What one object asks for; nothing where it is not there.
+async fn asked<K: Single + Clones>(objects: &Objects, namespace: &str, name: &str) -> Result<Option<Vec<CloneRequest>>, Failure> {
+    let Some(object) = objects.find::<K>(namespace, name).await? else { return Ok(None) };
+    object.clone_requests(&objects.ledger).map(Some).map_err(untold)
+}
+
+/// What the objects of a pool ask for.
+async fn of_pool<K: Single + Clones>(objects: &Objects, namespace: &str, pool: &str) -> Result<Vec<CloneRequest>, Failure> {
+    let (mut found, mut trouble) = (Vec::new(), None);
+    let take = |object: &K| match object.clone_requests(&objects.ledger) {
+        Ok(requests) => found.extend(requests.into_iter().filter(|request| request.pool.to_string().eq_ignore_ascii_case(pool))),
+        Err(unknown) => {
+            trouble.get_or_insert(unknown);
+        }
+    };
+    objects.each(namespace, take).await?;
+    trouble.map_or(Ok(found), |unknown| Err(untold(unknown)))
+}
+
+/// What is under each name that is cloned.
+type Sources = BTreeMap<Source, Known<SourceFacts>>;
+
+async fn sources(objects: &Objects, requests: &[CloneRequest]) -> Result<Sources, Failure> {
+    let mut sources = Sources::new();
+    for request in requests {
+        if !sources.contains_key(&request.source) {
+            sources.insert(request.source.clone(), source(objects, &request.source).await?);
         }
     }
+    Ok(sources)
 }
 
-fn of_namespace<'a, K: kube::Resource>(objects: &'a [K], namespace: &'a str) -> impl Iterator<Item = &'a K> {
-    objects.iter().filter(move |object| object.meta().namespace.as_deref() == Some(namespace))
-}
-
-fn find<'a, K: kube::Resource>(objects: &'a [K], namespace: &str, name: &str) -> Option<&'a K> {
-    objects.iter().find(|object| object.meta().namespace.as_deref() == Some(namespace) && object.meta().name.as_deref() == Some(name))
-}
-
-fn explain(objects: &Objects, request: CloneRequest, node_local: &[String]) -> Explained {
-    let source = source(objects, &request.source);
-    let labels = if is_selected(&source) { objects.namespace_labels(&request.subject.namespace) } else { Ok(Default::default()) };
+async fn explain(objects: &Objects, sources: &Sources, request: CloneRequest, node_local: &[String]) -> Result<Explained, Failure> {
+    let source = sources.get(&request.source).cloned().unwrap_or_else(|| Err(Unknown("the source was not read".to_owned())));
+    let labels = if is_selected(&source) { objects.namespace_labels(&request.subject.namespace).await } else { Ok(Default::default()) };
     let overheads = facts::overheads(objects.cdi_config.as_ref());
     let view = View {
         catalog: &objects.catalog,
@@ -145,30 +168,34 @@ fn explain(objects: &Objects, request: CloneRequest, node_local: &[String]) -> E
     };
     let pool = pool_facts(&request, &source, &objects.ledger);
     let verdict = verdict_on(&request, source, labels.as_ref().map_err(Clone::clone), pool, &view);
-    let waits = waits(objects, &request);
-    Explained { request, verdict, waits }
+    let waits = waits(objects, &request).await?;
+    Ok(Explained { request, verdict, waits })
 }
 
-fn source(objects: &Objects, source: &Source) -> Known<SourceFacts> {
-    objects.images_known()?;
+async fn source(objects: &Objects, source: &Source) -> Result<Known<SourceFacts>, Failure> {
+    if let Err(unknown) = objects.images_known() {
+        return Ok(Err(unknown));
+    }
     let mut found = Found::default();
     let claim = match source {
         Source::Claim(name) => Some(name.clone()),
         Source::Snapshot(name) => {
-            found.snapshot = find(&objects.snapshots, &objects.catalog, name).cloned();
+            found.snapshot = objects.find(&objects.catalog, name).await?;
             found.snapshot.as_ref().and_then(|snapshot| snapshot.spec.read()?.source.as_ref()?.persistent_volume_claim_name.clone())
         }
     };
     if let Some(name) = claim {
-        objects.claims_known()?;
-        found.claim = find(&objects.claims, &objects.catalog, &name).cloned();
-        found.volume = find(&objects.volumes, &objects.catalog, &name).cloned();
+        if let Err(unknown) = objects.claims_known() {
+            return Ok(Err(unknown));
+        }
+        found.claim = objects.find(&objects.catalog, &name).await?;
+        found.volume = objects.find(&objects.catalog, &name).await?;
     }
-    source_facts(source, &found, &objects.images, &objects.catalog)
+    Ok(source_facts(source, &found, &objects.images, &objects.catalog))
 }
 
 /// What an admitted disk waits for: what CDI says of it, and pods that hold the golden (R26).
-fn waits(objects: &Objects, request: &CloneRequest) -> Vec<String> {
+async fn waits(objects: &Objects, request: &CloneRequest) -> Result<Vec<String>, Failure> {
     let mut waits = Vec::new();
     let holders = objects.pods.iter().filter(|pod| holds_golden(pod, &objects.catalog, request.source.name()));
     waits.extend(
@@ -181,11 +208,14 @@ fn waits(objects: &Objects, request: &CloneRequest) -> Vec<String> {
         SubjectKind::VirtualMachine => subject.disk.as_deref(),
         SubjectKind::MachineTemplate | SubjectKind::DataSource => None,
     };
-    let volume: Option<&DataVolume> = disk.and_then(|disk| find(&objects.volumes, &subject.namespace, disk));
-    let Some(status) = volume.map(|volume| &volume.status).and_then(Lenient::read) else { return waits };
+    let volume: Option<DataVolume> = match disk {
+        Some(disk) => objects.find(&subject.namespace, disk).await?,
+        None => None,
+    };
+    let Some((volume, status)) = volume.as_ref().and_then(|volume| Some((volume, volume.status.read()?))) else { return Ok(waits) };
     let phase = status.phase.as_deref().unwrap_or("not begun");
     if phase == "Succeeded" {
-        return waits;
+        return Ok(waits);
     }
     let condition = status
         .conditions
@@ -195,10 +225,9 @@ fn waits(objects: &Objects, request: &CloneRequest) -> Vec<String> {
         Some(format!(": {} ({})", condition.message.as_ref()?, condition.reason.as_deref().unwrap_or(&condition.kind)))
     });
     waits.push(format!("CDI is at {phase}{}", said.unwrap_or_default()));
-    waits.extend(volume.and_then(|volume| objects.stuck(&volume.metadata)).map(|note| format!("the daemon says: {note}")));
-    let name = volume.map(|volume| volume.name_any()).unwrap_or_default();
-    let of_claim = find(&objects.claims, &subject.namespace, &name);
-    let fallback = of_claim.and_then(|claim| claim.metadata.annotations.as_ref()?.get("cdi.kubevirt.io/cloneFallbackReason").cloned());
+    waits.extend(objects.stuck(&volume.metadata).map(|note| format!("the daemon says: {note}")));
+    let of_claim: Option<Claim> = objects.find(&subject.namespace, &volume.name_any()).await?;
+    let fallback = of_claim.and_then(|claim| claim.metadata.annotations?.remove(marks::CDI_CLONE_FALLBACK));
     waits.extend(fallback.map(|why| format!("CDI copies it over the network: {why}")));
-    waits
+    Ok(waits)
 }

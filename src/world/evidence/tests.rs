@@ -71,6 +71,25 @@ fn when_a_clone_has_ended(#[case] phase: &str, #[case] bound: Option<&str>, #[ca
     assert_eq!(volume.facts(CATALOG).expect("kept").progress.has_ended, ended);
 }
 
+/// What counts is that it is there; what fills a claim from outside does not look at it, and an unreadable spec may be of that kind.
+#[test]
+fn cdi_is_told_that_a_disk_is_there() {
+    let outside = json!({"pvc": {"dataSourceRef": {"kind": "PersistentVolumeClaim", "namespace": CATALOG, "name": "g"}}});
+    let odd = json!({"source": {"pvc": {"namespace": CATALOG, "name": "g"}, "http": 1}});
+    let pointer = json!({"sourceRef": {"kind": "DataSource", "name": "d"}});
+    let done =
+        json!({"phase": "Succeeded", "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-29T10:05:00Z"}]});
+    for (spec, expected) in [(pvc("g"), true), (pointer, true), (outside, false), (odd, false)] {
+        for value in ["o", ""] {
+            let meta = json!({"annotations": {marks::CDI_PREPOPULATED: value}});
+            let facts = object::<DataVolume>("tenant-a", meta, spec.clone(), done.clone()).facts(CATALOG).expect("kept");
+            assert_eq!((facts.progress.is_prepopulated, facts.progress.filled.is_none()), (expected, expected), "{spec}");
+        }
+        let plain = object::<DataVolume>("tenant-a", json!({}), spec.clone(), done.clone()).facts(CATALOG).expect("kept");
+        assert!(!plain.progress.is_prepopulated && plain.progress.filled.is_some(), "{spec}");
+    }
+}
+
 #[test]
 fn metadata_is_kept() {
     let meta = json!({"deletionTimestamp": "2026-11-29T11:00:00Z", "annotations": {marks::GOLDEN: "g", marks::POOL: "odd", marks::CDI_CLONE_TYPE: "copy"}});

@@ -272,7 +272,11 @@ impl Ledger {
 
     fn disk_consumer(&self, disk: Disk<'_>, evidence: Evidence, storage: Storage<'_>) -> Option<Consumer> {
         let row = disk.volume.or(disk.claim)?;
-        let volume = disk.volume.map(|row| DiskVolume { has_ended: row.is(flag::ENDED), is_terminating: row.is(flag::TERMINATING) });
+        let volume = disk.volume.map(|row| DiskVolume {
+            has_ended: row.is(flag::ENDED),
+            is_prepopulated: row.is(flag::PREPOPULATED),
+            is_terminating: row.is(flag::TERMINATING),
+        });
         let claim = disk.claim.map(|row| DiskClaim {
             is_bound: row.is(flag::BOUND),
             is_lost: row.is(flag::LOST),

@@ -137,7 +137,8 @@ impl Ledger {
         let claim = if has_volume { other(Kind::Claim).and_then(|claim| self.rows.get(claim)) } else { Some(found) };
         // A disk with both objects is told once, by its DataVolume.
         let has_ended = match found.kind {
-            Kind::DataVolume => found.is(flag::ENDED),
+            // CDI clones nothing for a disk that it was told is there.
+            Kind::DataVolume => found.is(flag::ENDED) || found.is(flag::PREPOPULATED),
             _ => other(Kind::DataVolume).is_some() || found.is(flag::BOUND) || found.is(flag::LOST),
         };
         if has_ended {

@@ -128,6 +128,8 @@ pub struct DiskProgress {
     pub is_lost: bool,
     /// Of a DataVolume: CDI waits for a pod or a person. Of a claim: no node is chosen for it, which is what it waits for where its class binds with its first consumer.
     pub waits: bool,
+    /// Of a DataVolume: CDI is told that its disk is there, so it begins no clone for it, and its clone was not judged when it came so.
+    pub is_prepopulated: bool,
     /// Why CDI copied the content over the network, where it did.
     pub copied: Option<CopyCause>,
 }

@@ -4,7 +4,7 @@ use super::{
     Ledger,
     facts::Kind,
     names::NameId,
-    rows::{GroupKey, GroupKind, ObjectKey, Row, Side},
+    rows::{GroupKey, GroupKind, ObjectKey, Row, Side, flag},
 };
 use crate::rules::{
     clone::{Known, Source, Unknown},
@@ -139,11 +139,12 @@ impl Ledger {
     }
 
     /// Whether an object's spec asks for a clone of this golden in a form that is judged: by name, or through DataSources, of which none can
-    /// be led there unjudged. Where a disk's mark says that its DataSource led elsewhere when it was made, the mark stands.
+    /// be led there unjudged, and not of a disk that CDI was told is there, which is let in unjudged. Where a disk's mark says that its DataSource led elsewhere when it was made, the mark stands.
     pub(super) fn asked_for(&self, first: u32, golden: NameId) -> bool {
         self.rows.chain(first).any(|(_, row)| {
             let Some(target) = self.rows.key_of(row, Side::Target) else { return false };
             let is_judged = match row.evidence {
+                _ if row.is(flag::PREPOPULATED) => false,
                 Evidence::Spec => target.kind != GroupKind::CloneSource,
                 Evidence::DataSource => row.golden_mark == NameId::NONE || row.golden_mark == golden,
                 _ => false,

@@ -422,6 +422,17 @@ fn r23_what_proves_that_a_pool_uses_a_golden() {
         ledger.observe(&volume("tenant-a/d", json!({"deletionTimestamp": "2020-01-01T00:00:00Z"}), from_golden("g"), "Succeeded"));
         ledger.observe(&claim("tenant-a/d", noted("x", ""), "thin", "Bound"));
     }));
+    // One that CDI was told is there is let in unjudged, by whatever way it names the golden, with its claim or without.
+    for source in [from_golden("g"), by_pointer("ds"), by_pointer("ds2")] {
+        for key in [marks::CDI_PREPOPULATED, marks::GOLDEN] {
+            let mut meta = noted(key, "g");
+            meta["annotations"][marks::CDI_PREPOPULATED] = "d".into();
+            assert!(!with(&|ledger| {
+                ledger.observe(&volume("tenant-a/d", meta.clone(), source.clone(), "Succeeded"));
+                ledger.observe(&claim("tenant-a/d", meta.clone(), "thin", "Bound"));
+            }));
+        }
+    }
     // Marks and records on a disk of anything.
     assert!(!with(&|ledger| ledger.observe(&claim("tenant-a/d", noted(marks::GOLDEN, "g"), "thin", "Bound"))));
     assert!(!with(&|ledger| ledger.observe(&volume("tenant-a/d", noted(marks::GOLDEN, "g"), blank.clone(), "Succeeded"))));
@@ -782,6 +793,39 @@ fn the_end_of_a_clone_is_told_once_and_only_where_its_begin_was_seen() {
     ledger.observe(&disk("a/late", FIRST, "Pending"));
     ledger.observe(&disk("a/late", FIRST, "Succeeded"));
     assert_eq!(ledger.take_ends(), []);
+}
+
+/// A disk that a backup brought back: CDI clones nothing for it, so it keeps its golden only by the volume that came with it, and never counts
+/// as a clone under way. What was begun before CDI was told so may still run: its claim tells.
+#[test]
+fn a_disk_that_cdi_was_told_is_there() {
+    let mut ledger = synced();
+    ledger.follow_ends(true);
+    let told = || json!({"annotations": {marks::CDI_PREPOPULATED: "d"}});
+    ledger.observe(&volume("a/d", told(), from_golden("g"), "Pending"));
+    assert_eq!(of(&ledger, "g"), ["Disk a/d of unknown (by spec): -"]);
+    for (class, phase, expected) in [
+        ("zfs", "Pending", "CloneRunning"),
+        ("thin", "Pending", "CloneRunning"),
+        ("zfs", "Bound", "Depends"),
+        ("thin", "Bound", "-"),
+        ("zfs", "Lost", "-"),
+    ] {
+        ledger.observe(&claim("a/d", marked("g"), class, phase));
+        assert_eq!(of(&ledger, "g"), [format!("Disk a/d of unknown (by spec): {expected}")], "{class} {phase}");
+        assert_eq!(ledger.running_clones(NOW).expect("known"), [], "{class} {phase}");
+    }
+    ledger.observe(&claim("a/d", marked("g"), "zfs", "Bound"));
+    let done =
+        json!({"phase": "Succeeded", "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-29T10:05:00Z"}]});
+    ledger.observe(&object::<DataVolume>("a/d", told(), from_golden("g"), done));
+    assert_eq!(of(&ledger, "g"), ["Disk a/d of unknown (by spec): Depends"]);
+    assert_eq!(ledger.take_ends(), [], "nothing was cloned");
+    // Without it, it is a clone like any other.
+    ledger.observe(&volume("a/d", json!({}), from_golden("g"), "Pending"));
+    ledger.delete(Kind::Claim, "a", "d");
+    assert_eq!(of(&ledger, "g"), ["Disk a/d of unknown (by spec): CloneRunning"]);
+    assert_eq!(ledger.running_clones(NOW).expect("known").len(), 1);
 }
 
 /// A clone that waits for a pod or a person says so, by its phase; a claim alone by that no node is chosen for it.

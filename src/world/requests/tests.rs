@@ -132,6 +132,48 @@ fn a_claim_that_asks_by_annotation(#[case] more: Value, #[case] owners: Value, #
     }
 }
 
+/// CDI is told that the disk is there: it clones nothing, whatever the annotation's value. What it does not look at it for is asked for still.
+#[test]
+fn a_disk_that_is_there_asks_for_no_clone_of_its_source() {
+    let sources = [
+        (json!({"source": {"pvc": {"namespace": "cozy-public", "name": "g"}}}), false),
+        (json!({"source": {"snapshot": {"namespace": "cozy-public", "name": "s"}}}), false),
+        (json!({"sourceRef": {"kind": "DataSource", "name": "ubuntu"}}), false),
+        (json!({"storage": {"dataSourceRef": {"kind": "PersistentVolumeClaim", "namespace": "cozy-public", "name": "g"}}}), true),
+        (
+            json!({"source": {"pvc": {"namespace": "cozy-public", "name": "h"}}, "pvc": {"dataSourceRef": {"kind": "PersistentVolumeClaim", "namespace": "cozy-public", "name": "g"}}}),
+            true,
+        ),
+    ];
+    for (spec, asks) in sources {
+        let volume = |annotations: Value| -> DataVolume {
+            let metadata = json!({"namespace": "tenant-a", "name": "d", "annotations": annotations});
+            serde_json::from_value(json!({"metadata": metadata, "spec": spec})).expect("a DataVolume")
+        };
+        let plain = volume(json!({}));
+        assert!(one(plain.clone_requests(&ledger())).is_some() && plain.unneeded_token().is_none(), "{spec}");
+        for value in ["d", "", "another"] {
+            let there = volume(json!({marks::CDI_PREPOPULATED: value}));
+            let asked = there.clone_requests(&ledger()).expect("known");
+            assert_eq!(asked.first().map(|request| request.source.name()), asks.then_some("g"), "{spec}");
+            // Taking it off asks for the clone anew, and putting it on asks for nothing.
+            let before = there.requests_without_token(&ledger()).expect("known");
+            let new = new_requests(&before, plain.clone_requests(&ledger()).expect("known"));
+            assert_eq!(new.len(), usize::from(before != plain.clone_requests(&ledger()).expect("known")), "{spec}");
+            assert!(!new.is_empty() || asks, "{spec}");
+            assert!(there.unneeded_token().is_none());
+        }
+        // Whoever holds CDI's token clones by other ways too.
+        let held = volume(json!({marks::CDI_PREPOPULATED: "d", marks::CDI_CLONE_TOKEN: "t"}));
+        assert!(one(held.clone_requests(&ledger())).is_some(), "{spec}");
+        assert_eq!(one(held.requests_without_token(&ledger())).is_some(), asks, "{spec}");
+        assert_eq!(held.unneeded_token(), Some(marks::CDI_CLONE_TOKEN));
+    }
+    // KubeVirt copies a template's annotations onto the disk it makes; the VM is judged all the same.
+    let disks = json!([{"metadata": {"name": "system", "annotations": {marks::CDI_PREPOPULATED: "x"}}, "spec": {"source": {"pvc": {"namespace": "cozy-public", "name": "g"}}}}]);
+    assert!(one(object::<VirtualMachine>("tenant-a", "vm", machine(disks)).clone_requests(&ledger())).is_some());
+}
+
 fn machine(disks: Value) -> Value {
     json!({"dataVolumeTemplates": disks, "template": {"metadata": {"labels": {"cluster.x-k8s.io/deployment-name": "kubernetes-demo-md0"}}}})
 }
