@@ -82,10 +82,14 @@ pub(super) fn hold_against(report: &mut Report, candidates: &[Candidate], ids: &
             }
             (None, _) => {}
         }
-        let records = own.and_then(|object| object.status.as_ref()).map(|status| status.targets.as_slice()).unwrap_or_default();
-        for (target, named) in image.targets.iter().zip(row.goldens.clone()) {
-            let record = records.iter().find(|record| record.requested_class == target.requested_class() && record.golden.is_some());
-            let Some(golden) = record.and_then(|record| record.golden.clone()).or(named.name) else { continue };
+        let status = own.and_then(|object| object.status.clone()).unwrap_or_default();
+        for (at, (target, known)) in image.targets.iter().zip(status.goldens(Some(image), id.as_ref(), None)).enumerate() {
+            let record = known.status.filter(|status| status.golden.is_some());
+            let Some(golden) = known.name().map(str::to_owned) else { continue };
+            // What is on record says which names are left for the others.
+            if let Some(shown) = row.goldens.get_mut(at) {
+                shown.name = Some(golden.clone());
+            }
             if let Some(owner) = goldens.get(&golden).filter(|owner| *owner != image.name.as_str()) {
                 refuse(Reason::NameConflict, taken_name_message(&golden, owner));
                 continue;
