@@ -169,7 +169,7 @@ async fn a_golden_that_is_not_there_yet_is_waited_for_unless_it_failed() {
     };
     let warnings = admitted("vm-default-images-suspended", "replicated").await;
     assert!(
-        warnings.iter().any(|warning| warning.contains("\"suspended\" is suspended") && warning.contains("`spec.suspend: false`")),
+        warnings.iter().any(|warning| warning.contains("is suspended: the clone waits") && warning.contains("`spec.suspend: false`")),
         "{warnings:?}"
     );
     assert!(!warnings.iter().any(|warning| warning.contains("is not ready yet")), "{warnings:?}");

@@ -130,3 +130,43 @@ fn stand(
         Some(Foretold::Refused(reason, message)) => refuse(reason, message),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{super::input, *};
+    use crate::{
+        cli::plan::judge::{Peek, judge},
+        rules::marks,
+    };
+
+    /// A class that is put first later is no reason to hold the golden of the other class against it.
+    #[test]
+    fn a_class_put_before_one_on_record_has_a_name_of_its_own() {
+        let list =
+            "images:\n- {name: a, url: 'https://e.example/a', storage: {targets: [{storageClassName: new}, {storageClassName: x}]}}\n";
+        let candidates = input::read("values.yaml", list).expect("readable").candidates;
+        let image = candidates[0].image.as_ref().expect("good");
+        let golden = "vm-default-images-a";
+        let object: GoldenImage = serde_json::from_value(json!({
+            "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "a", "uid": "a" },
+            "spec": { "source": { "http": { "url": "https://e.example/a" } }, "storage": { "targets": [{ "storageClassName": "x" }] } },
+            "status": { "targets": [{ "requestedClass": "x", "storageClassName": "x", "golden": golden, "claimUID": "c" }] },
+        }))
+        .expect("an image");
+        let labels = json!({ marks::GOLDEN: marks::GOLDEN_VALUE, marks::IMAGE: "a", marks::IDENTITY: image.identity(None).expect("known").as_str() });
+        let claim: Claim = serde_json::from_value(json!({
+            "metadata": { "name": golden, "namespace": "cozy-public", "uid": "c", "labels": labels },
+            "spec": { "storageClassName": "x" }, "status": { "phase": "Bound" },
+        }))
+        .expect("a claim");
+        let live = Live { images: vec![object], volumes: BTreeMap::new(), claims: BTreeMap::from([(golden.to_owned(), claim)]) };
+        let mut report = judge(&candidates, &[Peek::NotAsked]);
+        hold_against(&mut report, &candidates, &[None], &live);
+        let row = &report.images[0];
+        let named: Vec<_> = row.goldens.iter().filter_map(|golden| golden.name.as_deref()).collect();
+        assert_eq!(named, ["vm-default-images-a-new", golden]);
+        assert!(row.problems.is_empty() && row.warnings.iter().all(|warning| !warning.contains("taken over")), "{row:?}");
+    }
+}

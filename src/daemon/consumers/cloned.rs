@@ -33,11 +33,14 @@ pub(super) fn golden_seen(shared: &Shared, golden: &str) -> GoldenSeen {
     let images = shared.cluster.images.all();
     let recorded = images.iter().find(|image| record(image, golden).is_some()).cloned();
     let would_make = || shared.index.images_of(golden).into_iter().filter_map(|name| shared.cluster.images.get("", &name));
-    // Of several the one that makes it.
-    let rank = |image: &std::sync::Arc<GoldenImage>| match state(Some(image), golden, None).0 {
-        GoldenState::Ready | GoldenState::Coming => 0,
-        GoldenState::Suspended => 1,
-        GoldenState::Gone | GoldenState::Failed => 2,
+    // Of several the one that makes it, as admission has it the oldest.
+    let rank = |image: &std::sync::Arc<GoldenImage>| {
+        let state = match state(Some(image), golden, None).0 {
+            GoldenState::Ready | GoldenState::Coming => 0,
+            GoldenState::Suspended => 1,
+            GoldenState::Gone | GoldenState::Failed => 2,
+        };
+        (state, image.precedence())
     };
     let image = recorded.or_else(|| would_make().min_by_key(rank));
     seen(image.as_deref(), golden, claim.as_deref())
