@@ -61,16 +61,24 @@ impl Scene<'_> {
     }
 
     async fn status(&self) -> ConsumersStatus {
-        let image = self.stage.images().get(IMAGE).await.expect("image");
+        self.status_of(IMAGE).await
+    }
+
+    async fn status_of(&self, name: &str) -> ConsumersStatus {
+        let image = self.stage.images().get(name).await.expect("image");
         image.status.and_then(|status| status.consumers).unwrap_or_default()
     }
 
     /// Waits until the daemon's counts are the command line's, and gives them.
     async fn agreed(&self) -> Value {
+        self.agreed_on(IMAGE).await
+    }
+
+    async fn agreed_on(&self, name: &str) -> Value {
         // Both are asked anew each time: CDI's clones come and go while they are counted.
         harness::eventually("the daemon counts as the command line does", async || {
-            let told = self.told(IMAGE).await;
-            let image = self.stage.images().get(IMAGE).await.map_err(|error| error.to_string())?;
+            let told = self.told(name).await;
+            let image = self.stage.images().get(name).await.map_err(|error| error.to_string())?;
             let status = image.status.as_ref().and_then(|status| status.consumers.clone()).ok_or("nothing is counted")?;
             let in_use = harness::condition(&image, "InUse").map(|condition| condition.status);
             let counts = json!({
@@ -123,17 +131,27 @@ impl Scene<'_> {
 
     /// Waits for an Event about an object of the tenant that says all this: what is known of it at first may be less.
     async fn event(&self, name: &str, reason: &str, words: &[&str]) {
-        let api: Api<Event> = Api::namespaced(self.stage.cluster.admin(), TENANT);
         harness::eventually(&format!("an Event {reason} about {name} says {words:?}"), || async {
-            let events = api.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
-            let about = events.items.into_iter().filter(|event| {
-                event.reason.as_deref() == Some(reason) && event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some(name)
-            });
-            let notes: Vec<_> = about.filter_map(|event| event.note).collect();
+            let notes = self.notes(name, reason).await.map_err(|error| error.to_string())?;
             let tells = |note: &String| words.iter().all(|word| note.contains(word));
             if notes.iter().any(tells) { Ok(()) } else { Err(format!("{notes:?}")) }
         })
         .await;
+    }
+
+    /// Nothing was told about an object of the tenant until now that calls it stuck.
+    async fn was_never_stuck(&self, name: &str, because: &str) {
+        let wrong = self.notes(name, "CloneStuck").await.expect("events");
+        assert!(wrong.is_empty(), "{name} was told to be stuck {because}: {wrong:?}");
+    }
+
+    /// The Events of this reason about an object of the tenant.
+    async fn notes(&self, name: &str, reason: &str) -> kube::Result<Vec<String>> {
+        let api: Api<Event> = Api::namespaced(self.stage.cluster.admin(), TENANT);
+        let about = api.list(&ListParams::default()).await?.items.into_iter().filter(|event| {
+            event.reason.as_deref() == Some(reason) && event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some(name)
+        });
+        Ok(about.filter_map(|event| event.note).collect())
     }
 }
 

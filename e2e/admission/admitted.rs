@@ -152,6 +152,34 @@ async fn a_golden_that_is_not_there_yet_is_waited_for_unless_it_failed() {
         let refused = create(cluster, &tenant, &ask(golden, Some("local")), true).await.expect_err("its frozen class is known");
         assert!(refused.message.contains("R14"), "{}", refused.message);
     }
+    // Nobody works on this one.
+    let mut suspended = image("suspended");
+    suspended["spec"]["suspend"] = true.into();
+    cluster.apply(&suspended.to_string()).await;
+    // Of several targets the first has the plain name unless another is made before it; the others' names are theirs alone.
+    let mut several = image("several");
+    several["spec"]["storage"]["targets"] = json!([{ "storageClassName": "replicated" }, { "storageClassName": "local" }]);
+    cluster.apply(&several.to_string()).await;
+    let admitted = async |golden: &'static str, class: &'static str| {
+        crate::harness::eventually("the watch has the images", || async {
+            create(cluster, &tenant, &ask(golden, Some(class)), true).await.map_err(|refused| refused.message)
+        })
+        .await
+        .warnings
+    };
+    let warnings = admitted("vm-default-images-suspended", "replicated").await;
+    assert!(
+        warnings.iter().any(|warning| warning.contains("is suspended: the clone waits") && warning.contains("`spec.suspend: false`")),
+        "{warnings:?}"
+    );
+    assert!(!warnings.iter().any(|warning| warning.contains("is not ready yet")), "{warnings:?}");
+    for (golden, class) in [("vm-default-images-several", "local"), ("vm-default-images-several-local", "local")] {
+        let warnings = admitted(golden, class).await;
+        assert!(warnings.iter().any(|warning| warning.contains("is not ready yet")), "{warnings:?}");
+    }
+    let refused =
+        create(cluster, &tenant, &ask("vm-default-images-several-local", Some("replicated")), true).await.expect_err("another class");
+    assert!(refused.message.contains("R14"), "{}", refused.message);
 }
 
 /// A controller makes what it is refused again and again, under names that the API server gives: each answer is of its moment.

@@ -1,9 +1,8 @@
 //! Disks of stopped VMs wait for their first consumer for months: however many there are, they keep no stuck clone from being told.
 
 use futures::StreamExt as _;
-use k8s_openapi::api::events::v1::Event;
 use kube::{
-    Api, ResourceExt as _,
+    ResourceExt as _,
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
@@ -40,11 +39,7 @@ pub async fn disks_that_wait_hide_no_stuck_clone(scene: &Scene<'_>) {
 
     scene.apply(disk("newest-of-all", from_golden("another-ghost"), json!({}))).await;
     scene.event("newest-of-all", "CloneStuck", &["GoldenMissing"]).await;
-    let events: Api<Event> = Api::namespaced(scene.stage.cluster.admin(), TENANT);
-    let events = events.list(&ListParams::default()).await.expect("events").items;
-    let of_claim = |event: &&Event| event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some("waits-alone");
-    let wrong: Vec<_> = events.iter().filter(of_claim).filter(|event| event.reason.as_deref() == Some("CloneStuck")).collect();
-    assert!(wrong.is_empty(), "told to be stuck while it waits as it should: {wrong:?}");
+    scene.was_never_stuck("waits-alone", "while it waits as it should").await;
 
     volumes.delete_collection(&DeleteParams::default(), &ListParams::default().labels("e2e=stopped")).await.expect("deleted");
     volumes.delete("newest-of-all", &DeleteParams::default()).await.expect("deleted");
@@ -57,32 +52,55 @@ pub async fn disks_that_wait_hide_no_stuck_clone(scene: &Scene<'_>) {
     scene.stage.cdi.resume();
 }
 
-/// An image that is not imported yet has no golden on record: who clones what it will make waits, and is told so; when it is to go instead,
-/// that is told.
+/// An image that is not imported yet has no golden on record: who clones what it will make waits, is told so, and counts as who needs it.
+/// Once the image is suspended nobody works on it, and when it is to go nobody ever will: each is told.
 pub async fn a_clone_waits_for_an_image_that_has_not_begun(scene: &Scene<'_>) {
     const IMAGE: &str = "later";
+    const FURTHER: &str = "vm-default-images-later-wffc";
     let images = scene.stage.images();
     let later = json!({
         "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": IMAGE },
-        "spec": { "source": { "http": { "url": "http://upstream.invalid/later.qcow2" } }, "suspend": true },
+        "spec": {
+            "source": { "http": { "url": "http://upstream.invalid/later.qcow2" } },
+            "storage": { "targets": [{ "storageClassName": "replicated" }, { "storageClassName": "wffc" }] },
+        },
     });
     images.create(&PostParams::default(), &serde_json::from_value(later).expect("an image")).await.expect("created");
-    scene.stage.until_reason(IMAGE, "Suspended").await;
+    scene.stage.until_reason(IMAGE, "Unavailable").await;
     scene.apply(disk("early", from_golden("vm-default-images-later"), json!({}))).await;
-    scene.event("early", "WaitingForGolden", &["vm-default-images-later is not Ready yet (Suspended)", "goldenimage later"]).await;
-    // One that came after it is stuck by now.
+    let mut of_further = disk("early-too", from_golden(FURTHER), json!({}));
+    of_further["spec"]["storage"]["storageClassName"] = "wffc".into();
+    scene.apply(of_further).await;
+    for (name, golden) in [("early", "vm-default-images-later"), ("early-too", FURTHER)] {
+        scene.event(name, "WaitingForGolden", &[&format!("{golden} is not Ready yet (Unavailable)"), "goldenimage later"]).await;
+    }
+    // One that came after them is stuck by now.
     scene.apply(disk("after-it", from_golden("another-ghost"), json!({}))).await;
     scene.event("after-it", "CloneStuck", &["GoldenMissing"]).await;
-    let events: Api<Event> = Api::namespaced(scene.stage.cluster.admin(), TENANT);
-    let events = events.list(&ListParams::default()).await.expect("events").items;
-    let is_early = |event: &&Event| event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some("early");
-    let wrong: Vec<_> = events.iter().filter(is_early).filter(|event| event.reason.as_deref() == Some("CloneStuck")).collect();
-    assert!(wrong.is_empty(), "told to be stuck while its image is still to begin: {wrong:?}");
+    for name in ["early", "early-too"] {
+        scene.was_never_stuck(name, "while its image is still to begin").await;
+    }
 
-    images.patch(IMAGE, &PatchParams::default(), &Patch::Merge(json!({ "spec": { "retire": true } }))).await.expect("retired");
+    let told = scene.agreed_on(IMAGE).await;
+    assert_eq!((&told["free"], told["goldens"].clone()), (&json!(false), json!(["vm-default-images-later", FURTHER])), "{told}");
+    let lines = scene.lines(IMAGE).await;
+    assert_eq!(lines, ["early", "early-too"].map(|name| format!("Disk {TENANT}/{name} of unknown (by spec): blocks")));
+    assert_eq!(scene.status_of(IMAGE).await.clones, 2);
+    assert_eq!(scene.cli(&["check-delete", IMAGE]).await.code, Some(1));
+
+    let edit = async |spec: serde_json::Value| {
+        images.patch(IMAGE, &PatchParams::default(), &Patch::Merge(json!({ "spec": spec }))).await.expect("edited");
+    };
+    edit(json!({ "suspend": true })).await;
+    let words = ["nobody works on it", "GoldenImage \"later\" is suspended", "`spec.suspend: false`"];
+    scene.event("early", "WaitingForGolden", &words).await;
+    scene.event("early", "CloneStuck", &["GoldenSuspended", "`spec.suspend: false`"]).await;
+    let explained = scene.cli(&["explain", &format!("{TENANT}/datavolume/early")]).await;
+    assert!(words.iter().all(|word| explained.stdout.contains(word)), "{explained:?}");
+    edit(json!({ "retire": true })).await;
     scene.event("early", "CloneStuck", &["GoldenFailed"]).await;
     let volumes = scene.api(CDI, "DataVolume", TENANT).await;
-    for name in ["early", "after-it"] {
+    for name in ["early", "early-too", "after-it"] {
         volumes.delete(name, &DeleteParams::default()).await.expect("deleted");
     }
     images.delete(IMAGE, &DeleteParams::default()).await.expect("deleted");

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 
 use crate::{
-    api::{ConditionType, GoldenImage, TargetStatus, find_condition, parse_image},
+    api::{ConditionType, GoldenImage, ImageGolden, TargetStatus, find_condition, is_true, parse_image},
     model::{DiskSize, VolumeMode},
     rules::{
         Precedence, Reason,
@@ -34,6 +34,8 @@ pub struct GoldenRecord {
     pub failed: Option<(Reason, String)>,
     /// What it waits for.
     pub waits_for: String,
+    /// Whether nobody works on it, because its image is suspended.
+    pub is_suspended: bool,
     /// Whether its target was taken out, so that it is to go.
     pub is_leaving: bool,
 }
@@ -72,54 +74,34 @@ impl ImageFacts {
             let own = target.and_then(|target| stalled(&target.conditions));
             retired.clone().or(own).or_else(|| of_image.clone().filter(|_| !is_of_a_target))
         };
-        let waits = |conditions: &[_]| {
-            let ready = find_condition(conditions, ConditionType::Ready);
-            ready.map_or_else(|| "it has just been made".to_owned(), |ready| ready.reason.clone())
-        };
-        let mut goldens: Vec<GoldenRecord> =
-            status.targets.iter().filter_map(|target| recorded(target, failed(Some(target)), &waits)).collect();
-        let without_target = parsed.iter().flat_map(|image| status.without_target(image));
-        let without_target: Vec<&str> = without_target.filter_map(|target| target.golden.as_deref()).collect();
-        for record in goldens.iter_mut().filter(|record| without_target.contains(&record.golden.as_str())) {
-            record.is_leaving = true;
-            // Nobody finishes what is not made. One that is there is the fence's: pools that use it go on.
-            let unmade = || (Reason::Retiring, "its target was taken out of the image".to_owned());
-            record.failed = record.claim_uid.is_none().then(unmade);
-        }
-        let any_recorded = !goldens.is_empty();
-        let known = |requested: &str| status.targets.iter().find(|known| known.requested_class == requested);
-        let unrecorded = parsed.iter().flat_map(|image| &image.targets).filter(|target| !status.has_golden(target.requested_class()));
-        for target in unrecorded {
-            // The first golden made takes the name without a class; until one is on record every target may be that one.
-            let class = target.class.as_ref().filter(|_| any_recorded);
-            let Some(Ok(golden)) = parsed.as_ref().and_then(|image| image.golden_name(resolved.as_ref(), class)) else { continue };
-            if goldens.iter().any(|known| known.golden == golden.as_str()) {
-                continue;
-            }
-            let is_alone = parsed.as_ref().is_some_and(|image| image.targets.len() == 1);
-            let volume = SourceVolume {
-                class: target.class.as_ref().filter(|_| is_alone || any_recorded).map(ToString::to_string),
-                request: target.size.filter(|_| is_alone || any_recorded),
-                capacity: None,
-                volume_mode: target.volume_mode.filter(|_| is_alone || any_recorded),
+        let goldens = status.goldens(parsed.as_ref(), resolved.as_ref(), None);
+        let record = |golden: &ImageGolden<'_>| {
+            // What there is to tell of a target that nobody has looked at yet, its image tells.
+            let conditions = golden.status.map(|status| status.conditions.as_slice()).filter(|conditions| !conditions.is_empty());
+            let ready = find_condition(conditions.unwrap_or(&status.conditions), ConditionType::Ready);
+            let is_leaving = parsed.is_some() && golden.target.is_none();
+            let claim_uid = golden.status.and_then(|status| status.claim_uid.clone());
+            let failed = match golden.status {
+                // Nobody finishes what is not made. One that is there is the fence's: pools that use it go on.
+                _ if is_leaving => claim_uid.is_none().then(|| (Reason::Retiring, "its target was taken out of the image".to_owned())),
+                Some(status) if status.golden.is_some() && is_true(&status.conditions, ConditionType::Ready) => None,
+                status => failed(status),
             };
-            goldens.push(GoldenRecord {
-                golden: golden.to_string(),
-                is_recorded: false,
-                volume,
-                claim_uid: None,
-                // The first name is for whichever target comes first: it fails when none is left to take it.
-                failed: match any_recorded {
-                    true => failed(known(target.requested_class())),
-                    false if status.targets.iter().all(|target| stalled(&target.conditions).is_some()) => {
-                        retired.clone().or_else(|| of_image.clone())
-                    }
-                    false => failed(None),
-                },
-                waits_for: waits(&status.conditions),
-                is_leaving: false,
-            });
-        }
+            // An import that was begun goes on, unless it says that it does not.
+            let is_under_way = golden.status.is_some_and(|status| status.started_time.is_some())
+                && ready.is_some_and(|ready| ready.reason != Reason::Suspended.as_str());
+            Some(GoldenRecord {
+                golden: golden.name()?.to_owned(),
+                is_recorded: golden.is_recorded(),
+                volume: volume(golden),
+                claim_uid,
+                failed,
+                waits_for: ready.map_or_else(|| "it has just been made".to_owned(), |ready| ready.reason.clone()),
+                is_suspended: image.spec.suspend == Some(true) && !is_under_way,
+                is_leaving,
+            })
+        };
+        let goldens = goldens.iter().filter_map(record).collect();
         // An image that cannot be read, but says that not everybody may have it, is for nobody.
         let is_restricted = image.spec.access.is_some() || image.spec.credentials_secret_ref.is_some();
         let unread = if is_restricted { Access::Selected(None) } else { Access::AllTenants };
@@ -149,26 +131,23 @@ fn stalled(conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Conditi
     Some((reason, message.trim_end_matches([' ', '.']).to_owned()))
 }
 
-fn recorded(
-    target: &TargetStatus,
-    failed: Option<(Reason, String)>,
-    waits: &dyn Fn(&[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]) -> String,
-) -> Option<GoldenRecord> {
-    let is_ready = find_condition(&target.conditions, ConditionType::Ready).is_some_and(|ready| ready.status == "True");
-    Some(GoldenRecord {
-        golden: target.golden.clone()?,
-        is_recorded: true,
-        volume: SourceVolume {
-            class: target.storage_class_name.clone(),
-            request: target.size.as_ref().and_then(|size| size.parse::<DiskSize>().ok()),
+/// Class, size and mode, as the record froze them, or as its target has them where no other may come to the name.
+fn volume(golden: &ImageGolden<'_>) -> SourceVolume {
+    match (golden.status.filter(|status| status.golden.is_some()), golden.target.filter(|_| golden.is_settled)) {
+        (Some(status), _) => SourceVolume {
+            class: status.storage_class_name.clone(),
+            request: status.size.as_ref().and_then(|size| size.parse::<DiskSize>().ok()),
             capacity: None,
-            volume_mode: target.volume_mode.as_deref().and_then(VolumeMode::parse),
+            volume_mode: status.volume_mode.as_deref().and_then(VolumeMode::parse),
         },
-        claim_uid: target.claim_uid.clone(),
-        failed: failed.filter(|_| !is_ready),
-        waits_for: waits(&target.conditions),
-        is_leaving: false,
-    })
+        (None, Some(target)) => SourceVolume {
+            class: target.class.as_ref().map(ToString::to_string),
+            request: target.size,
+            capacity: None,
+            volume_mode: target.volume_mode,
+        },
+        (None, None) => SourceVolume::default(),
+    }
 }
 
 type Index = Arc<RwLock<HashMap<String, BTreeSet<String>>>>;
@@ -254,8 +233,12 @@ mod tests {
     #[test]
     fn goldens_are_foreseen_and_then_recorded() {
         let fresh = ImageFacts::of(&ubuntu("u", json!({})));
-        assert_eq!(fresh.goldens.iter().map(|record| record.golden.as_str()).collect::<Vec<_>>(), ["vm-default-images-u"]);
+        assert_eq!(
+            fresh.goldens.iter().map(|record| record.golden.as_str()).collect::<Vec<_>>(),
+            ["vm-default-images-u", "vm-default-images-u-local"]
+        );
         assert_eq!(fresh.goldens[0].volume, SourceVolume::default(), "which target gets the name is not known yet");
+        assert_eq!(fresh.goldens[1].volume.class.as_deref(), Some("local"), "no other has this one");
         let begun = ImageFacts::of(&ubuntu(
             "u",
             json!({"targets": [{"requestedClass": "replicated", "storageClassName": "replicated", "size": "20Gi", "golden": "vm-default-images-u", "claimUID": "c",
@@ -285,12 +268,16 @@ mod tests {
             assert_eq!(failed(json!([being_made, other]), reason.as_str()), [(first.clone(), None), (second.clone(), Some(reason))]);
             // No golden is on record yet: the first name is for whichever target comes first.
             let unmade = json!({"requestedClass": "replicated", "conditions": []});
-            assert_eq!(failed(json!([unmade, other]), reason.as_str()), [(first.clone(), None)]);
+            assert_eq!(failed(json!([unmade, other]), reason.as_str()), [(first.clone(), None), (second.clone(), Some(reason))]);
+            let stands_still = json!({"requestedClass": "replicated", "conditions": stalled(reason.as_str())});
+            let own = "vm-default-images-u-replicated".to_owned();
+            let of_the_second = failed(json!([stands_still, {"requestedClass": "local", "conditions": []}]), reason.as_str());
+            assert_eq!(of_the_second, [(own, Some(reason)), (first.clone(), None)]);
         }
         // Of the image itself: it concerns all that are not made.
         let of_all = Some(Reason::InvalidEntry);
-        assert_eq!(failed(json!([being_made]), "InvalidEntry"), [(first.clone(), of_all), (second, of_all)]);
-        assert_eq!(failed(json!([]), "InvalidEntry"), [(first, of_all)]);
+        assert_eq!(failed(json!([being_made]), "InvalidEntry"), [(first.clone(), of_all), (second.clone(), of_all)]);
+        assert_eq!(failed(json!([]), "InvalidEntry"), [(first, of_all), (second, of_all)]);
     }
 
     /// A target that was taken out: its golden is offered to nobody, and refused where it was never made.

@@ -104,6 +104,7 @@ fn unmade(golden: &str, image: &ImageFacts, found: &Found) -> GoldenFacts {
         }
         Some(record) => match &record.failed {
             Some((reason, message)) => Progress::Failed { reason: *reason, message: message.clone() },
+            None if record.is_suspended => Progress::Suspended,
             None => Progress::Pending(record.waits_for.clone()),
         },
         None => Progress::Pending("it has just been made".to_owned()),
@@ -138,6 +139,7 @@ fn made(golden: &str, claim: &Claim, image: Option<&ImageFacts>, found: &Found) 
         Err(not_ready) => match (not_ready.reason, failed()) {
             (Reason::GoldenTerminating, _) => Progress::Terminating,
             (_, Some((reason, message))) => Progress::Failed { reason, message },
+            (Reason::Importing | Reason::Queued, None) if record.is_some_and(|record| record.is_suspended) => Progress::Suspended,
             (Reason::Importing | Reason::Queued, None) => Progress::Pending(not_ready.message),
             // Without a DataVolume and not on record: somebody put it there, and it waits for a person's word; or it has not been looked at.
             (Reason::NameConflict, None) if record.is_some_and(|record| record.waits_for == Reason::GoldenReplaced.as_str()) => {

@@ -2,6 +2,7 @@
 
 mod conditions;
 mod crd;
+mod goldens;
 mod limits;
 mod owned;
 mod parse;
@@ -13,6 +14,7 @@ mod yaml;
 
 pub use conditions::{ConditionSet, ConditionType, find_condition, is_true};
 pub use crd::{crd, crd_yaml};
+pub use goldens::ImageGolden;
 pub use owned::{ENTRIES, digest_managers, is_digest_of_another};
 pub use parse::{FieldError, FieldErrors, ONE_SCHEMATIC, parse_image};
 pub use read::{add_untold, read_spec, unquoted};

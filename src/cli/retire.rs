@@ -1,18 +1,19 @@
 //! `golden-catalog retire`: asks for a golden image to go when nothing needs it any more (R23). The leader does the rest.
 
-use k8s_openapi::{api::core::v1::PersistentVolumeClaim, jiff::Timestamp};
+use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
 use kube::{
     Api, Client, ResourceExt as _,
     api::{ListParams, Patch, PatchParams},
 };
 use serde_json::json;
 
-use super::{Exit, Failure, client};
+use super::{Exit, Failure, client, survey::marked};
 use crate::{
     api::{ConditionType, GoldenImage, find_condition},
-    golden::Owner,
+    golden::{Owner, Standing},
     rules::{marks, whose::Whose},
     run::api_error,
+    world::evidence::texts,
 };
 
 /// The field manager of people who retire by command: `retire` in values stays the list's own.
@@ -105,16 +106,13 @@ async fn force(images: &Api<GoldenImage>, image: &GoldenImage, reason: Option<&s
 
 /// Takes the force off the goldens of an image, which somebody may have left there by hand.
 async fn disarm_goldens(client: Client, image: &GoldenImage, catalog: &str) -> Result<(), Failure> {
-    let (claims, owner) = (Api::<PersistentVolumeClaim>::namespaced(client, catalog), Owner::of(image));
-    let marked = ListParams::default().labels(&marks::selector());
-    let standing = claims.list_metadata(&marked).await;
+    let standing = marked(&client, catalog).await;
     let standing = standing.map_err(|error| failure("find what forces the goldens of", &image.name_any(), &error))?;
-    for claim in standing.items.iter().filter(|claim| claim.annotations().contains_key(marks::FORCE_RETIRE)) {
-        if owner.claim(&claim.metadata) == Whose::Another {
-            continue;
-        }
-        let patch = json!({ "metadata": { "uid": claim.uid(), "annotations": { marks::FORCE_RETIRE: null } } });
-        let name = claim.name_any();
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client, catalog);
+    let is_forced = |claim: &&ObjectMeta| texts(claim.annotations.as_ref()).contains_key(marks::FORCE_RETIRE);
+    for claim in Standing::of(&standing, catalog).of_owner(&Owner::of(image)).into_iter().filter(is_forced) {
+        let patch = json!({ "metadata": { "uid": claim.uid, "annotations": { marks::FORCE_RETIRE: null } } });
+        let name = claim.name.clone().unwrap_or_default();
         match claims.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
             // Gone, or made anew, and its force with it.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}

@@ -10,17 +10,15 @@ use kube::{Api, Client, ResourceExt as _, api::ListParams};
 
 use super::Failure;
 use crate::{
-    admission::ImageFacts,
     api::GoldenImage,
-    daemon::cluster,
+    daemon::{Index, cluster},
     foreign::{Claim, DataVolume},
-    golden::Owner,
+    golden::{Goldens, Standing, goldens_of, observe},
     model::Identity,
-    rules::{class::Classes, clone::Known, consumers::Consumers, marks, whose::Whose},
+    rules::{class::Classes, clone::Known, consumers::Consumers, marks},
     run::{api_error, client::reader},
     world::{
         ConsumerWatch, Phase, WatchSettings,
-        evidence::texts,
         facts::class_facts,
         ledger::{GoldenKey, Kind, Storage},
     },
@@ -72,7 +70,8 @@ pub(super) async fn survey(name: &str, arguments: &SurveyArguments) -> Result<Su
     for feed in watch.watches(&client, settings) {
         tasks.spawn(feed.run);
     }
-    let (subject, classes) = tokio::try_join!(subject(&client, name, &arguments.catalog_namespace), classes(&client))?;
+    let classes = classes(&client).await?;
+    let subject = subject(&client, name, &arguments.catalog_namespace, &classes).await?;
     let known = until_known(&watch).await;
     let independent: BTreeSet<String> = arguments.independent.iter().cloned().collect();
     let storage = Storage { classes: &classes, independent: &independent, now: Timestamp::now().as_second() };
@@ -109,6 +108,13 @@ async fn classes(client: &Client) -> Result<Classes, Failure> {
     }
 }
 
+/// What is marked as a golden in the catalog.
+pub(super) async fn marked(client: &Client, catalog: &str) -> kube::Result<Vec<ObjectMeta>> {
+    let claims: Api<Claim> = Api::namespaced(client.clone(), catalog);
+    let marked = claims.list_metadata(&ListParams::default().labels(&marks::selector())).await?;
+    Ok(marked.items.into_iter().map(|claim| claim.metadata).collect())
+}
+
 /// `None` for an object, or a whole kind, that is not there.
 fn there<K>(what: &str, answer: Result<Option<K>, kube::Error>) -> Result<Option<K>, Failure> {
     match answer {
@@ -118,23 +124,26 @@ fn there<K>(what: &str, answer: Result<Option<K>, kube::Error>) -> Result<Option
 }
 
 /// A GoldenImage of the name, and a golden's DataVolume or PVC of the name. Where both are, both count: an answer that forgets one could say "free" of what is in use.
-async fn subject(client: &Client, name: &str, catalog: &str) -> Result<Subject, Failure> {
+async fn subject(client: &Client, name: &str, catalog: &str, classes: &Classes) -> Result<Subject, Failure> {
     let images: Api<GoldenImage> = Api::all(client.clone());
     let claims: Api<Claim> = Api::namespaced(client.clone(), catalog);
     let volumes: Api<DataVolume> = Api::namespaced(client.clone(), catalog);
     let (image, claim, volume) = tokio::join!(images.get_opt(name), claims.get_opt(name), volumes.get_opt(name));
     let image = there("GoldenImage", image)?;
     let (claim, volume) = (there("PersistentVolumeClaim", claim)?, there("DataVolume", volume)?);
-    let (mut goldens, identity) = match &image {
+    let Goldens { names: mut goldens, identity } = match &image {
         Some(image) => {
-            let marked = ListParams::default().labels(&marks::selector());
-            let standing = claims.list_metadata(&marked).await;
+            let standing = marked(client, catalog).await;
             let standing =
                 standing.map_err(|error| Failure::new(format!("cannot list the goldens in {catalog}: {}", api_error(&error))))?;
-            let standing: Vec<ObjectMeta> = standing.items.into_iter().map(|claim| claim.metadata).collect();
-            goldens_of(image, &standing)
+            let all = images.list(&ListParams::default()).await;
+            let all = all.map_err(|error| Failure::new(format!("cannot list GoldenImages: {}", api_error(&error))))?;
+            let index = Index::default();
+            all.items.iter().for_each(|image| index.update(&image.name_any(), Some(image)));
+            let default = observe::default_class(classes);
+            goldens_of(image, &Standing::of(&standing, catalog), default.as_ref(), |golden| index.owner_before(name, golden).is_some())
         }
-        None => (BTreeSet::new(), None),
+        None => Goldens::default(),
     };
     let is_golden = claim.is_some() || volume.is_some();
     // A golden that is gone may still be named.
@@ -143,74 +152,7 @@ async fn subject(client: &Client, name: &str, catalog: &str) -> Result<Subject, 
     }
     let label = |labels: &std::collections::BTreeMap<String, String>| labels.get(marks::IDENTITY).cloned();
     let marked = claim.as_ref().and_then(|claim| label(claim.labels())).or_else(|| label(volume.as_ref()?.labels()));
-    let identity = identity.or(marked).and_then(|identity| identity.parse().ok());
+    let identity = identity.or_else(|| marked?.parse().ok());
     let kind = if image.is_some() { "GoldenImage" } else { "golden" };
     Ok(Subject { kind, goldens: goldens.into_iter().collect(), identity, exists: image.is_some() || is_golden })
-}
-
-/// The goldens of an image, and its identity. `standing`: all that is marked as a golden in the catalog.
-///
-/// Its record alone is not enough: it is lost where the object was restored or made again, and not written yet where nobody accepted the
-/// image. What it would make is asked for by name, and what stands there marked for it is its golden all the same.
-fn goldens_of(image: &GoldenImage, standing: &[ObjectMeta]) -> (BTreeSet<String>, Option<String>) {
-    let (facts, owner, name) = (ImageFacts::of(image), Owner::of(image), image.name_any());
-    let identity = |claim: &ObjectMeta| texts(claim.labels.as_ref()).get(marks::IDENTITY).cloned();
-    // Another image has it: who clones that one says nothing of this image.
-    let is_of_another = |golden: &str| {
-        let mut found = standing.iter().filter(|claim| claim.name.as_deref() == Some(golden));
-        found.any(|claim| texts(claim.labels.as_ref()).get(marks::IMAGE).is_some_and(|image| *image != name))
-    };
-    let known = facts.goldens.iter().filter(|record| record.is_recorded || !is_of_another(&record.golden));
-    let its: Vec<&ObjectMeta> = standing.iter().filter(|claim| owner.claim(claim) != Whose::Another).collect();
-    let goldens = known.map(|record| record.golden.clone()).chain(its.iter().filter_map(|claim| claim.name.clone())).collect();
-    let recorded = image.status.as_ref().and_then(|status| status.identity.clone());
-    (goldens, recorded.or(facts.identity).or_else(|| its.into_iter().find_map(identity)))
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn image(status: &Value) -> GoldenImage {
-        serde_json::from_value(json!({
-            "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "a", "uid": "a" },
-            "spec": {
-                "source": { "http": { "url": "https://e.example/a" } },
-                "storage": { "targets": [{ "storageClassName": "replicated" }, { "storageClassName": "local" }] },
-            },
-            "status": status,
-        }))
-        .expect("an image")
-    }
-
-    /// What stands in the catalog under this name, marked for this image with its identity or another one.
-    fn golden(name: &str, of: &str, identity: &str) -> ObjectMeta {
-        serde_json::from_value(json!({
-            "name": name, "uid": name, "labels": { marks::GOLDEN: marks::GOLDEN_VALUE, marks::IMAGE: of, marks::IDENTITY: identity },
-        }))
-        .expect("metadata")
-    }
-
-    #[test]
-    fn r24_the_goldens_of_an_image_are_known_without_its_record() {
-        const FIRST: &str = "vm-default-images-a";
-        let own = ImageFacts::of(&image(&json!({}))).identity.expect("an HTTP image knows what it is");
-        let recorded = json!({ "targets": [{ "requestedClass": "replicated", "golden": FIRST, "claimUID": FIRST }] });
-        let its = |name: &str| golden(name, "a", &own);
-        for (case, status, standing, expected) in [
-            ("nothing is made", json!({}), vec![], vec![FIRST]),
-            ("the record is lost", json!({}), vec![its(FIRST), its("vm-default-images-a-local")], vec![FIRST, "vm-default-images-a-local"]),
-            ("lost, and its name was another", json!({}), vec![its("ubuntu")], vec!["ubuntu", FIRST]),
-            ("on record, and one more", recorded.clone(), vec![its("ubuntu")], vec!["ubuntu", FIRST, "vm-default-images-a-local"]),
-            ("its name is another's golden", json!({}), vec![golden(FIRST, "b", &own)], vec![]),
-            ("another's that has it on record", recorded, vec![golden(FIRST, "b", &own)], vec![FIRST, "vm-default-images-a-local"]),
-            ("of the same name and another source", json!({}), vec![golden("ubuntu", "a", "other")], vec![FIRST]),
-        ] {
-            let (goldens, identity) = goldens_of(&image(&status), &standing);
-            assert_eq!(goldens.iter().map(String::as_str).collect::<Vec<_>>(), expected, "{case}");
-            assert_eq!(identity.as_ref(), Some(&own), "{case}");
-        }
-    }
 }

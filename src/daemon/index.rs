@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    api::{GoldenImage, GoldenImageStatus, parse_image},
+    api::{GoldenImage, parse_image},
     rules::Precedence,
 };
 
@@ -35,21 +35,13 @@ struct Row {
 
 impl Row {
     fn of(object: &GoldenImage) -> Self {
-        let status = object.status.as_ref();
-        let made: BTreeSet<_> =
-            status.map(|status| status.targets.iter().filter_map(|target| target.golden.clone()).collect()).unwrap_or_default();
-        let resolved = status.and_then(GoldenImageStatus::resolved_schematic);
+        let status = object.status.clone().unwrap_or_default();
+        let resolved = status.resolved_schematic();
         let image = parse_image(object).ok();
-        let mut wanted = BTreeSet::new();
-        for (index, target) in
-            image.iter().flat_map(|image| image.targets.iter().enumerate().map(move |(at, target)| (at, (image, target))))
-        {
-            let (image, target) = target;
-            // The first target made gets the name without its class; a further one in the default class has no name yet.
-            let class = target.class.as_ref().filter(|_| index > 0);
-            if index == 0 || class.is_some() {
-                wanted.extend(image.golden_name(resolved.as_ref(), class).and_then(Result::ok).map(|name| name.to_string()));
-            }
+        let (mut made, mut wanted) = (BTreeSet::new(), BTreeSet::new());
+        for golden in status.goldens(image.as_ref(), resolved.as_ref(), None) {
+            let names = if golden.is_recorded() { &mut made } else { &mut wanted };
+            names.extend(golden.name().map(str::to_owned));
         }
         Self {
             rank: object.precedence(),
@@ -178,6 +170,20 @@ mod tests {
         assert_eq!((twin("a").as_deref(), twin("b").as_deref(), twin("late")), (Some("late"), Some("late"), None));
         index.update("late", None);
         assert_eq!(twin("a"), None);
+    }
+
+    /// A class that is put before the others once a golden is on record is called by its class, as it will be made.
+    #[test]
+    fn an_image_is_found_by_what_it_would_make() {
+        let mut reordered = image("a", EARLY, "u", json!([{ "storageClassName": "new" }, {}]), &["vm-default-images-a"]);
+        let index = index(std::slice::from_ref(&reordered));
+        assert_eq!(index.images_of("vm-default-images-a-new"), ["a"]);
+        assert_eq!(index.images_of("vm-default-images-a"), ["a"]);
+        // Taken out before it was made: nothing is left of it.
+        reordered.spec.storage.as_mut().expect("storage").targets.remove(0);
+        index.update("a", Some(&reordered));
+        assert!(index.images_of("vm-default-images-a-new").is_empty());
+        assert_eq!(index.images_of("vm-default-images-a"), ["a"]);
     }
 
     /// `a` in class `b`, and `a-b`: the daemon refuses the later, as `plan` does.

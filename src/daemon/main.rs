@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use k8s_openapi::jiff::Timestamp;
 use tokio::{net::TcpListener, sync::Notify};
 
 use super::{
@@ -26,7 +27,7 @@ use crate::{
     },
     source::Egress,
     spool::{self, Store},
-    world::ConsumerWatch,
+    world::{ConsumerWatch, ledger::Storage},
 };
 
 /// How long tasks may take to end.
@@ -232,10 +233,15 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
 
     if let Some((address, listener)) = status_listener {
         let (cluster, metrics, namespace) = (cluster.clone(), Arc::clone(&metrics), arguments.namespace.clone());
-        let (ledger, usage) = (ledger.clone(), Arc::clone(&shared.usage));
+        let shared = Arc::clone(&shared);
         let make = move || {
-            let independent = &usage.settings().independent_classes;
-            page::look(&cluster, &namespace, metrics.is_leading(), |image| page::users(&cluster, &ledger, independent, image))
+            let inventory = consumers::Inventory::of(&cluster);
+            let standing = inventory.standing(&shared.catalog);
+            let (classes, independent) = (&inventory.classes, &shared.usage.settings().independent_classes);
+            let storage = Storage { classes, independent, now: Timestamp::now().as_second() };
+            page::look(&cluster, &namespace, metrics.is_leading(), |image| {
+                page::users(&shared.consumers, &inventory.goldens(image, &standing, &shared.index), storage)
+            })
         };
         let router = page::router(address.ip().is_loopback(), make);
         supervisor.spawn("status page", Stage::Base, |stop| health::serve(listener, router, stop));

@@ -25,5 +25,6 @@ mod webhooks;
 
 pub use cluster::cluster;
 pub use consumers::ConsumerSettings;
+pub use index::Index;
 pub use main::main;
 pub use settings::{LeaseSettings, LogFormat, Role, RunArguments, Settings, SettingsError};

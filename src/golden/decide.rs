@@ -44,6 +44,13 @@ pub struct Wants {
     pub import_failures: i32,
 }
 
+impl Wants {
+    /// How many imports wait for a turn.
+    pub const fn waiting(self) -> usize {
+        self.imports.saturating_sub(self.running)
+    }
+}
+
 /// An Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {

@@ -26,6 +26,7 @@ mod queue;
 #[cfg(test)]
 mod refused_tests;
 mod retire;
+mod standing;
 mod start;
 #[cfg(test)]
 mod storage_tests;
@@ -51,5 +52,6 @@ pub use owner::Owner;
 pub use pacer::{Pacer, Turn};
 pub use queue::Queue;
 pub use retire::Retirement;
+pub use standing::{Goldens, Standing, goldens_of};
 pub use target::needs_no_disk;
 pub use usage::UsageView;

@@ -73,6 +73,11 @@ pub fn classes(cluster: &Cluster) -> Classes {
     cluster.classes.all().iter().map(|class| (class.name.clone(), (**class).clone())).collect()
 }
 
+/// The class that a target gets that names none (R12).
+pub fn default_class(classes: &Classes) -> Option<ClassName> {
+    class::target_class("", classes).ok()?.name.parse().ok()
+}
+
 /// The class of one target: the recorded one if a golden was begun, else as CDI would choose now.
 pub fn class_choice(
     target: &crate::model::Target,
@@ -141,12 +146,8 @@ pub fn target(
         ClassChoice::Found(found) => Some(&found.name),
         ClassChoice::NoDefault | ClassChoice::Missing(_) => None,
     };
-    let golden = recorded.and_then(|target| target.golden.clone()).or_else(|| {
-        image
-            .golden_name(schematic_id.as_ref(), class_name.filter(|_| status.has_any_golden()))
-            .and_then(Result::ok)
-            .map(|name| name.to_string())
-    });
+    let next = || status.next_name(image, schematic_id.as_ref(), class_name).and_then(Result::ok);
+    let golden = recorded.and_then(|target| target.golden.clone()).or_else(|| next().map(|name| name.to_string()));
     let identity = image.identity(schematic_id.as_ref()).map(|identity| identity.to_string());
     let mut view = GoldenView::default();
     if let Some(golden) = golden.clone() {

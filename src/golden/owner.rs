@@ -40,6 +40,16 @@ impl<'a> Owner<'a> {
         Self { object, parsed, identity, likely }
     }
 
+    /// The image's name.
+    pub fn name(&self) -> &'a str {
+        self.object.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// The goldens that it has on record.
+    pub fn recorded(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.records().map(|(golden, _)| golden)
+    }
+
     /// Whose golden a claim is.
     pub fn claim(&self, claim: &ObjectMeta) -> Whose {
         let recorded = self.records().find(|(golden, _)| Some(*golden) == claim.name.as_deref()).and_then(|(_, uid)| uid);
@@ -60,14 +70,13 @@ impl<'a> Owner<'a> {
     }
 
     fn whose(&self, meta: &ObjectMeta, recorded: Option<&str>) -> Whose {
-        let name = self.object.metadata.name.as_deref().unwrap_or_default();
         let labels = texts(meta.labels.as_ref());
         let likely = self.likely.as_ref().filter(|likely| labels.get(marks::IDENTITY) == Some(*likely));
-        let owner = whose::Owner { name, identity: self.identity.as_ref().or(likely).map(String::as_str), recorded };
+        let owner = whose::Owner { name: self.name(), identity: self.identity.as_ref().or(likely).map(String::as_str), recorded };
         whose(owner, &labels, meta.uid.as_deref())
     }
 
-    fn records(&self) -> impl Iterator<Item = (&'a str, Option<&'a str>)> {
+    fn records(&self) -> impl Iterator<Item = (&'a str, Option<&'a str>)> + use<'a> {
         let targets = self.object.status.iter().flat_map(|status| &status.targets);
         targets.filter_map(|target| Some((target.golden.as_deref()?, target.claim_uid.as_deref())))
     }

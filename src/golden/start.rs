@@ -22,7 +22,7 @@ use crate::{
 
 /// The golden's name: without class for the first target made, with its class for a further one.
 pub(super) fn name_for(draft: &Draft<'_>, class: Option<&ClassName>) -> Option<Result<GoldenName, String>> {
-    let name = draft.image.golden_name(draft.schematic_id.as_ref(), class.filter(|_| draft.status.has_any_golden()))?;
+    let name = draft.status.next_name(draft.image, draft.schematic_id.as_ref(), class)?;
     Some(name.map_err(|error| error.to_string()))
 }
 
@@ -97,7 +97,7 @@ pub(super) fn start(
     }
     draft.wants.imports += 1;
     draft.wants.import_failures = draft.wants.import_failures.max(status.attempts);
-    if draft.observed.permits.imports < draft.wants.imports - draft.wants.running {
+    if draft.observed.permits.imports < draft.wants.waiting() {
         return with_disk(TargetState::working(Reason::Queued, "Waiting for a turn: other goldens are being imported."));
     }
     // Killed between this status and the DataVolume, the same attempt goes on.

@@ -13,6 +13,8 @@ pub enum GoldenState {
     Ready,
     /// It is still being made: its clones wait, as they should.
     Coming,
+    /// It would be made, and nobody works on it, because its image is suspended.
+    Suspended,
     /// It is not there and nobody makes it, or it is being deleted.
     Gone,
     /// It will not be made without somebody's doing.
@@ -58,6 +60,8 @@ pub enum StuckCause {
     GoldenMissing,
     /// The golden cannot be made.
     GoldenFailed,
+    /// The golden is not made while its image is suspended.
+    GoldenSuspended,
     /// A ResourceQuota.
     QuotaExceeded,
     /// The disk's class or size does not fit the golden.
@@ -72,10 +76,11 @@ pub enum StuckCause {
 
 impl StuckCause {
     /// Every cause.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::CloneSourceInUse,
         Self::GoldenMissing,
         Self::GoldenFailed,
+        Self::GoldenSuspended,
         Self::QuotaExceeded,
         Self::ClassMismatch,
         Self::CloneRefused,
@@ -89,6 +94,7 @@ impl StuckCause {
             Self::CloneSourceInUse => "CloneSourceInUse",
             Self::GoldenMissing => "GoldenMissing",
             Self::GoldenFailed => "GoldenFailed",
+            Self::GoldenSuspended => "GoldenSuspended",
             Self::QuotaExceeded => "QuotaExceeded",
             Self::ClassMismatch => "ClassMismatch",
             Self::CloneRefused => "CloneRefused",
@@ -101,6 +107,7 @@ impl StuckCause {
         match self {
             Self::CloneSourceInUse => "Stop that pod; the clone then goes on by itself.",
             Self::GoldenMissing => "Create its GoldenImage again, or delete this disk.",
+            Self::GoldenSuspended => "Set `spec.suspend: false` on its GoldenImage; the clone goes on when it is made.",
             Self::GoldenFailed => "See the GoldenImage's Ready condition; the clone goes on when it is made.",
             Self::QuotaExceeded => "Raise the quota named; a clone needs room in this namespace and, for a while, in the catalog's.",
             Self::ClassMismatch => "Delete this disk and make it anew in the golden's class.",
@@ -150,6 +157,12 @@ fn cause(clone: &CloneFacts<'_>) -> (StuckCause, String) {
     match clone.golden {
         GoldenState::Gone => return (StuckCause::GoldenMissing, "the golden is not there any more".to_owned()),
         GoldenState::Failed => return (StuckCause::GoldenFailed, "the golden will not be made without somebody's doing".to_owned()),
+        GoldenState::Suspended => {
+            return (
+                StuckCause::GoldenSuspended,
+                "the golden is not made, and nobody works on it, because its image is suspended".to_owned(),
+            );
+        }
         GoldenState::Ready | GoldenState::Coming => {}
     }
     if let Some(pod) = clone.held_by {
@@ -216,6 +229,8 @@ mod tests {
     #[case::words_with_a_secret(CloneFacts { bound: CdiWords { reason: "Pending", message: "target PVC x Pending and [tmp-pvc-y] : cannot log in at https://u:hunter2@storage/v1" }, ..clone("CSICloneInProgress") }, Some((StuckCause::Provisioner, "cannot log in at https://storage/v1")))]
     #[case::golden_gone(CloneFacts { golden: GoldenState::Gone, ..clone("CloneScheduled") }, Some((StuckCause::GoldenMissing, "not there")))]
     #[case::golden_failed(CloneFacts { golden: GoldenState::Failed, ..clone("CloneScheduled") }, Some((StuckCause::GoldenFailed, "will not be made")))]
+    #[case::golden_suspended(CloneFacts { golden: GoldenState::Suspended, running: WAITS_FOR_GOLDEN, ..clone("CloneScheduled") }, Some((StuckCause::GoldenSuspended, "`spec.suspend: false`")))]
+    #[case::suspended_a_moment_ago(CloneFacts { golden: GoldenState::Suspended, still: Duration::from_secs(60), ..clone("CloneScheduled") }, None)]
     #[case::quota(CloneFacts { bound: CdiWords { reason: "ErrExceededQuota", message: "exceeded quota: disks" }, ..clone("Pending") }, Some((StuckCause::QuotaExceeded, "exceeded quota: disks")))]
     #[case::quota_of_the_temporary_claim(CloneFacts { running: CdiWords { reason: "Error", message: "pvc is forbidden: exceeded quota: q" }, ..clone("CloneScheduled") }, Some((StuckCause::QuotaExceeded, "exceeded quota: q")))]
     #[case::class(CloneFacts { classes: (Some("local"), Some("replicated")), ..clone("CSICloneInProgress") }, Some((StuckCause::ClassMismatch, "\"local\"")))]

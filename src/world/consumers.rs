@@ -16,19 +16,14 @@ use super::{
     LedgerSink, Pulse, Selection, Store, Watch, WatchSettings, WatchState,
     evidence::Observe,
     feed,
-    ledger::{CloneEnd, GoldenKey, Kind, Ledger, Storage},
+    ledger::{CloneEnd, Kind, Ledger},
 };
 use crate::{
-    api::GoldenImageStatus,
     foreign::{
         Claim, DataSource, DataVolume, KubevirtMachineTemplate, MachineDeployment, MachineSet, VirtualMachine, VolumeCloneSource,
         VolumeSnapshot, WorkerClass,
     },
-    model::Identity,
-    rules::{
-        clone::{Known, Unknown},
-        consumers::Consumers,
-    },
+    rules::clone::{Known, Unknown},
 };
 
 /// Further versions of Cluster API's kinds that decode as `v1beta1` does, for servers that no longer serve that.
@@ -137,17 +132,6 @@ impl ConsumerWatch {
         self.namespaces_pulse.known().map_err(|unknown| Unknown(unknown.to_string()))?;
         Ok(self.namespaces.get("", namespace).unwrap_or_default())
     }
-}
-
-/// The consumers of all goldens of an image, and of the image itself, which worker classes name by its identity.
-///
-/// # Errors
-/// As [`Ledger::consumers`].
-pub fn image_consumers(ledger: &Ledger, status: &GoldenImageStatus, storage: Storage<'_>) -> Known<Consumers> {
-    let identity: Option<Identity> = status.identity.as_ref().and_then(|identity| identity.parse().ok());
-    let goldens = status.targets.iter().filter_map(|target| target.golden.as_deref()).map(GoldenKey::named);
-    let by_identity = GoldenKey { name: "", identity: identity.as_ref() };
-    ledger.consumers_of(goldens.chain([by_identity]), storage)
 }
 
 /// The CustomResourceDefinition of a kind that need not be installed.

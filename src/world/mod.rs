@@ -12,7 +12,7 @@ mod store;
 mod watch;
 
 pub use cluster::{Changed, Cluster, ConfigMapFacts, WarningFacts, Watch};
-pub use consumers::{ConsumerWatch, image_consumers};
+pub use consumers::ConsumerWatch;
 pub use fresh::{each_listed, fresh_ledger};
 pub use ledger_sink::LedgerSink;
 pub use store::{Change, Store, StoreState};

@@ -82,10 +82,14 @@ pub(super) fn hold_against(report: &mut Report, candidates: &[Candidate], ids: &
             }
             (None, _) => {}
         }
-        let records = own.and_then(|object| object.status.as_ref()).map(|status| status.targets.as_slice()).unwrap_or_default();
-        for (target, named) in image.targets.iter().zip(row.goldens.clone()) {
-            let record = records.iter().find(|record| record.requested_class == target.requested_class() && record.golden.is_some());
-            let Some(golden) = record.and_then(|record| record.golden.clone()).or(named.name) else { continue };
+        let status = own.and_then(|object| object.status.clone()).unwrap_or_default();
+        for (at, (target, known)) in image.targets.iter().zip(status.goldens(Some(image), id.as_ref(), None)).enumerate() {
+            let record = known.status.filter(|status| status.golden.is_some());
+            let Some(golden) = known.name().map(str::to_owned) else { continue };
+            // What is on record says which names are left for the others.
+            if let Some(shown) = row.goldens.get_mut(at) {
+                shown.name = Some(golden.clone());
+            }
             if let Some(owner) = goldens.get(&golden).filter(|owner| *owner != image.name.as_str()) {
                 refuse(Reason::NameConflict, taken_name_message(&golden, owner));
                 continue;
@@ -124,5 +128,45 @@ fn stand(
             row.warnings.push(format!("The golden {golden} exists and is taken over as it is: nothing is downloaded."));
         }
         Some(Foretold::Refused(reason, message)) => refuse(reason, message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{super::input, *};
+    use crate::{
+        cli::plan::judge::{Peek, judge},
+        rules::marks,
+    };
+
+    /// A class that is put first later is no reason to hold the golden of the other class against it.
+    #[test]
+    fn a_class_put_before_one_on_record_has_a_name_of_its_own() {
+        let list =
+            "images:\n- {name: a, url: 'https://e.example/a', storage: {targets: [{storageClassName: new}, {storageClassName: x}]}}\n";
+        let candidates = input::read("values.yaml", list).expect("readable").candidates;
+        let image = candidates[0].image.as_ref().expect("good");
+        let golden = "vm-default-images-a";
+        let object: GoldenImage = serde_json::from_value(json!({
+            "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "a", "uid": "a" },
+            "spec": { "source": { "http": { "url": "https://e.example/a" } }, "storage": { "targets": [{ "storageClassName": "x" }] } },
+            "status": { "targets": [{ "requestedClass": "x", "storageClassName": "x", "golden": golden, "claimUID": "c" }] },
+        }))
+        .expect("an image");
+        let labels = json!({ marks::GOLDEN: marks::GOLDEN_VALUE, marks::IMAGE: "a", marks::IDENTITY: image.identity(None).expect("known").as_str() });
+        let claim: Claim = serde_json::from_value(json!({
+            "metadata": { "name": golden, "namespace": "cozy-public", "uid": "c", "labels": labels },
+            "spec": { "storageClassName": "x" }, "status": { "phase": "Bound" },
+        }))
+        .expect("a claim");
+        let live = Live { images: vec![object], volumes: BTreeMap::new(), claims: BTreeMap::from([(golden.to_owned(), claim)]) };
+        let mut report = judge(&candidates, &[Peek::NotAsked]);
+        hold_against(&mut report, &candidates, &[None], &live);
+        let row = &report.images[0];
+        let named: Vec<_> = row.goldens.iter().filter_map(|golden| golden.name.as_deref()).collect();
+        assert_eq!(named, ["vm-default-images-a-new", golden]);
+        assert!(row.problems.is_empty() && row.warnings.iter().all(|warning| !warning.contains("taken over")), "{row:?}");
     }
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::input::Candidate;
 use crate::{
+    api::GoldenImageStatus,
     cli::Exit,
     intake::{Extent, Seen},
     model::{DiskSize, Image, Sameness, SchematicId, VolumeMode},
@@ -337,18 +338,16 @@ fn not_seen(row: &mut Row) -> Verdict {
 }
 
 fn goldens(row: &mut Row, candidate: &Candidate, image: &Image, id: Option<&SchematicId>, virtual_size: Option<DiskSize>) {
-    for (index, target) in image.targets.iter().enumerate() {
-        // The first target made gets the name without its class.
-        let class = target.class.as_ref().filter(|_| index > 0);
-        let name = match image.golden_name(id, class) {
-            // Which class the cluster's default is, only the cluster knows.
-            Some(Ok(name)) if index > 0 && target.class.is_none() => Some(format!("{name}-<default class>")),
-            Some(Ok(name)) => Some(name.to_string()),
+    let fresh = GoldenImageStatus::default();
+    for (index, (target, golden)) in image.targets.iter().zip(fresh.goldens(Some(image), id, None)).enumerate() {
+        let name = match golden.derived {
+            Some(Ok(name)) => Some(name),
             Some(Err(error)) => {
                 row.problems.push(field_problem(candidate, "name".to_owned(), error.to_string()));
                 None
             }
-            None => None,
+            // Which class the cluster's default is, only the cluster knows.
+            None => image.golden_name(id, None).and_then(Result::ok).map(|name| format!("{name}-<default class>")),
         };
         let class_name = target.class.as_ref().map(crate::model::ClassName::as_str);
         // What a file system takes is known here only where the target says that its class is one; CDI's default share then.

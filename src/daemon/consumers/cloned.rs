@@ -33,8 +33,16 @@ pub(super) fn golden_seen(shared: &Shared, golden: &str) -> GoldenSeen {
     let images = shared.cluster.images.all();
     let recorded = images.iter().find(|image| record(image, golden).is_some()).cloned();
     let would_make = || shared.index.images_of(golden).into_iter().filter_map(|name| shared.cluster.images.get("", &name));
-    // Of several the one that makes it.
-    let image = recorded.or_else(|| would_make().min_by_key(|image| state(Some(image), golden, None).0 != GoldenState::Coming));
+    // Of several the one that makes it, as admission has it the oldest.
+    let rank = |image: &std::sync::Arc<GoldenImage>| {
+        let state = match state(Some(image), golden, None).0 {
+            GoldenState::Ready | GoldenState::Coming => 0,
+            GoldenState::Suspended => 1,
+            GoldenState::Gone | GoldenState::Failed => 2,
+        };
+        (state, image.precedence())
+    };
+    let image = recorded.or_else(|| would_make().min_by_key(rank));
     seen(image.as_deref(), golden, claim.as_deref())
 }
 
@@ -82,7 +90,12 @@ fn state(image: Option<&GoldenImage>, golden: &str, claim: Option<&Claim>) -> (G
     let facts = ImageFacts::of(image);
     // As admission has it: terminally failed, retired, or without a target that would finish it.
     let has_failed = facts.golden(golden).is_some_and(|record| record.failed.is_some());
-    let unfinished = || if has_failed { (GoldenState::Failed, 0) } else { (GoldenState::Coming, 0) };
+    let is_suspended = facts.golden(golden).is_some_and(|record| record.is_suspended);
+    let unfinished = || match (has_failed, is_suspended) {
+        (true, _) => (GoldenState::Failed, 0),
+        (false, true) => (GoldenState::Suspended, 0),
+        (false, false) => (GoldenState::Coming, 0),
+    };
     let Some(target) = record(image, golden) else {
         // The record may be lost while the golden stands.
         return if stands(None) { (GoldenState::Ready, 0) } else { unfinished() };
@@ -143,13 +156,20 @@ mod tests {
     /// A clone whose image is resolved, fetched or queued has nobody on record; one whose golden leaves clones what stands.
     #[test]
     fn a_golden_as_its_clones_see_it() {
-        use GoldenState::{Coming, Failed, Gone, Ready};
+        use GoldenState::{Coming, Failed, Gone, Ready, Suspended};
         let (fresh, retired) = (json!({}), json!({ "retire": true }));
         let ready = |status: &str, reason: &str| condition("Ready", status, reason);
+        let suspended = json!({ "suspend": true });
         let stalled = condition("Stalled", "True", "NotFound");
         let fetching = json!({ "conditions": [ready("False", "Fetching")] });
         let failed = json!({ "conditions": [ready("False", "NotFound"), stalled] });
         let importing = |class: &str| on_record(class, None, &[ready("False", "Importing")]);
+        let begun = |reason: &str| {
+            let mut status = on_record("replicated", None, &[ready("False", reason)]);
+            status["targets"][0]["startedTime"] = "2026-11-29T10:00:00Z".into();
+            status
+        };
+        let (importing_since, stands_still) = (begun("Importing"), begun("Suspended"));
         let leaving =
             |uid: Option<&str>| on_record("taken-out", uid, &[ready("False", "Retiring"), condition("Retiring", "True", "Retiring")]);
         let made = on_record("replicated", Some("1"), &[ready("True", "Ready")]);
@@ -158,6 +178,10 @@ mod tests {
         for (case, spec, status, claim, expected, reason) in [
             ("nobody looked at it yet", &fresh, json!({}), None, Coming, ""),
             ("it is fetched", &fresh, fetching.clone(), None, Coming, "Fetching"),
+            ("its image is suspended", &suspended, fetching.clone(), None, Suspended, "Fetching"),
+            ("suspended while it is imported, which goes on", &suspended, importing_since, Some(&pending), Coming, "Importing"),
+            ("suspended, and its import stands still", &suspended, stands_still, None, Suspended, "Suspended"),
+            ("suspended, and it can be cloned", &suspended, made.clone(), Some(&bound), Ready, "Ready"),
             ("it failed before any import", &fresh, failed, None, Failed, "NotFound"),
             ("retired before any import", &retired, fetching.clone(), None, Failed, "Fetching"),
             ("the record is lost", &fresh, fetching, Some(&bound), Ready, "Fetching"),

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::controller::Shared;
 
-pub use usage::Usage;
+pub use usage::{Inventory, Usage};
 
 /// What bounds the work for consumers; the defaults are those of the chart's README.
 #[derive(Debug, Clone, PartialEq, Eq)]

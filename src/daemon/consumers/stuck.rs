@@ -19,6 +19,7 @@ use crate::{
     foreign::{Condition, DataVolume, DataVolumeStatus},
     rules::{
         Reason,
+        clone::suspended_message,
         pods::{PodFacts, holds_golden},
         stuck::{CdiWords, CloneFacts, GoldenState, Stuck, StuckCause, stuck},
     },
@@ -46,6 +47,15 @@ struct Seen {
     round: u64,
 }
 
+/// A clone that waits for its golden.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Waits {
+    /// Whether nobody works on that, because its image is suspended.
+    is_suspended: bool,
+    /// Since when it is so, in seconds since 1970, as far as was seen.
+    since: i64,
+}
+
 /// What is remembered of all clones between two looks.
 #[derive(Default)]
 struct Memory {
@@ -55,7 +65,7 @@ struct Memory {
     round: u64,
     seen: HashMap<String, Seen>,
     /// Those that were told that they wait for their golden.
-    waiting: HashSet<String>,
+    waiting: HashMap<String, Waits>,
     /// Those that wait for a pod or a person: they begin to move when that comes, however old they are by then.
     idle: HashSet<String>,
 }
@@ -117,6 +127,15 @@ fn counted_from(created: i64, golden: i64, idle: Idle, began: i64, now: i64) -> 
     }
 }
 
+/// How a clone waits for its golden now, that was created then: since this look, where it was seen to wait in the other way before.
+fn waits(known: Option<Waits>, is_suspended: bool, created: i64, now: i64) -> Waits {
+    match known {
+        Some(known) if known.is_suspended == is_suspended => known,
+        Some(_) => Waits { is_suspended, since: now },
+        None => Waits { is_suspended, since: created },
+    }
+}
+
 /// Whether a clone waited for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Idle {
@@ -138,13 +157,21 @@ async fn round(shared: &Shared, client: &Client, clones: Vec<RunningClone>, memo
     for clone in clones {
         let golden = goldens.entry(clone.golden.clone()).or_insert_with(|| golden_seen(shared, &clone.golden));
         let key = key_of(&clone);
-        // Both do what they should; nothing is asked about them, and they take nobody's turn.
-        if golden.state == GoldenState::Coming {
-            if !were_waiting.contains(&key) {
+        let is_suspended = golden.state == GoldenState::Suspended;
+        if is_suspended || golden.state == GoldenState::Coming {
+            let known = were_waiting.get(&key).copied();
+            let waits = waits(known, is_suspended, clone.created, Timestamp::now().as_second());
+            if known != Some(waits) {
                 tell_waiting(shared, &clone, golden);
             }
-            memory.waiting.insert(key);
-        } else if is_idle(shared, &clone) {
+            memory.waiting.insert(key.clone(), waits);
+        }
+        // These do what they should; nothing is asked about them, and they take nobody's turn. On a suspended image nobody works: who waits
+        // for that is stuck in the end.
+        if golden.state == GoldenState::Coming {
+            continue;
+        }
+        if is_idle(shared, &clone) {
             memory.idle.insert(key);
         } else if clone.created <= oldest {
             due.push(clone);
@@ -158,8 +185,10 @@ async fn round(shared: &Shared, client: &Client, clones: Vec<RunningClone>, memo
     }
     let mut pace = tokio::time::interval(Duration::from_secs(1) / READS);
     for (clone, is_now) in now.into_iter().map(|clone| (clone, true)).chain(later.into_iter().map(|clone| (clone, false))) {
-        let golden = goldens.entry(clone.golden.clone()).or_insert_with(|| golden_seen(shared, &clone.golden)).clone();
+        let mut golden = goldens.entry(clone.golden.clone()).or_insert_with(|| golden_seen(shared, &clone.golden)).clone();
         let key = key_of(&clone);
+        // Before its image was suspended it waited as it should.
+        golden.since = memory.waiting.get(&key).map_or(golden.since, |waits| golden.since.max(waits.since));
         let known = former.remove(&key);
         let status = if !is_now {
             None
@@ -250,15 +279,22 @@ fn tell(shared: &Shared, clone: &RunningClone, stuck: &Stuck) {
 
 /// CDI's own words on a clone that waits look like a failure, so a person is told that it is none.
 fn tell_waiting(shared: &Shared, clone: &RunningClone, golden: &GoldenSeen) {
+    let text = waiting_text(&clone.golden, golden);
+    tracing::info!(namespace = clone.namespace, name = clone.name, golden = clone.golden, "a clone waits for its golden");
+    note(shared, clone, Severity::Normal, Reason::WaitingForGolden, text);
+}
+
+fn waiting_text(name: &str, golden: &GoldenSeen) -> String {
+    if golden.state == GoldenState::Suspended {
+        return format!("Golden {name} {}.", suspended_message(&golden.image));
+    }
     let reason = if golden.reason.is_empty() { String::new() } else { format!(" ({})", golden.reason) };
     let look = if golden.image.is_empty() {
         String::new()
     } else {
         format!("; `kubectl describe goldenimage {}` tells how far it is", golden.image)
     };
-    let text = format!("Golden {} is not Ready yet{reason}: the clone waits and goes on by itself{look}.", clone.golden);
-    tracing::info!(namespace = clone.namespace, name = clone.name, golden = clone.golden, "a clone waits for its golden");
-    note(shared, clone, Severity::Normal, Reason::WaitingForGolden, text);
+    format!("Golden {name} is not Ready yet{reason}: the clone waits and goes on by itself{look}.")
 }
 
 fn note(shared: &Shared, clone: &RunningClone, severity: Severity, reason: Reason, text: String) {
@@ -336,6 +372,22 @@ mod tests {
             assert_eq!(counted_from(created, golden, idle, began, now), expected, "{idle:?}");
         }
         assert_eq!(counted_from(9_020, golden, Idle::Possible, began, now), 9_020, "it came after us");
+    }
+
+    /// A clone of a suspended image is told so, again when that changes, and is stuck only a while after nobody works on its golden any more.
+    #[test]
+    fn since_when_nobody_works_on_what_a_clone_waits_for() {
+        let (created, now) = (1_000, 9_000);
+        let first = waits(None, true, created, now);
+        assert_eq!(first, Waits { is_suspended: true, since: created }, "a new leader does not know better");
+        assert_eq!(waits(Some(first), true, created, now), first);
+        let coming = waits(None, false, created, now);
+        assert_eq!(waits(Some(coming), true, created, now), Waits { is_suspended: true, since: now }, "suspended meanwhile");
+        let seen = |state| GoldenSeen { image: "a".into(), reason: "Fetching".into(), state, since: 0, class: None };
+        let told = waiting_text("g", &seen(GoldenState::Coming));
+        assert!(told.contains("goes on by itself") && told.contains("(Fetching)"), "{told}");
+        let told = waiting_text("g", &seen(GoldenState::Suspended));
+        assert!(!told.contains("by itself") && told.contains("sets `spec.suspend: false`"), "{told}");
     }
 
     #[test]

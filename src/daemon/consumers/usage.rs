@@ -13,11 +13,13 @@ use tokio_util::sync::CancellationToken;
 use super::{ConsumerSettings, ended, rest};
 use crate::{
     api::GoldenImage,
-    daemon::controller::Shared,
-    golden::{UsageView, observe},
+    daemon::{controller::Shared, index::Index},
+    foreign::Claim,
+    golden::{Goldens, Standing, UsageView, goldens_of, observe},
+    model::ClassName,
     rules::{class::Classes, clone::Known},
     world::{
-        image_consumers,
+        Cluster,
         ledger::{Counts, Storage},
     },
 };
@@ -32,6 +34,33 @@ pub struct Usage {
     settings: ConsumerSettings,
     published: Mutex<HashMap<String, Published>>,
     unknown: Mutex<Option<(Instant, String)>>,
+}
+
+/// What of the cluster says which goldens are an image's, and what their clones depend on: read once for all images.
+pub struct Inventory {
+    /// The StorageClasses.
+    pub classes: Classes,
+    default: Option<ClassName>,
+    claims: Vec<Arc<Claim>>,
+}
+
+impl Inventory {
+    /// As the watches have it now.
+    pub fn of(cluster: &Cluster) -> Self {
+        let classes = observe::classes(cluster);
+        Self { default: observe::default_class(&classes), classes, claims: cluster.claims.all() }
+    }
+
+    /// What stands in the catalog.
+    pub fn standing(&self, catalog: &str) -> Standing<'_> {
+        Standing::of(self.claims.iter().map(|claim| &claim.metadata), catalog)
+    }
+
+    /// The goldens of an image, whoever else would make one of the name later.
+    pub fn goldens(&self, image: &GoldenImage, standing: &Standing<'_>, index: &Index) -> Goldens {
+        let name = image.name_any();
+        goldens_of(image, standing, self.default.as_ref(), |golden| index.owner_before(&name, golden).is_some())
+    }
 }
 
 struct Published {
@@ -88,7 +117,8 @@ impl Usage {
         if let Some(known) = self.published().get(&uid) {
             return UsageView::Counted(known.counts.clone());
         }
-        match self.count(shared, image, &observe::classes(&shared.cluster)) {
+        let inventory = Inventory::of(&shared.cluster);
+        match self.count(shared, image, &inventory, &inventory.standing(&shared.catalog)) {
             Ok(counts) => {
                 self.published().insert(uid, Published { counts: counts.clone(), at: Instant::now() });
                 UsageView::Counted(counts)
@@ -97,10 +127,11 @@ impl Usage {
         }
     }
 
-    fn count(&self, shared: &Shared, image: &GoldenImage, classes: &Classes) -> Known<Counts> {
-        let storage = Storage { classes, independent: &self.settings.independent_classes, now: Timestamp::now().as_second() };
-        let status = image.status.clone().unwrap_or_default();
-        image_consumers(&shared.consumers.read(), &status, storage).map(|consumers| Counts::of(&consumers))
+    fn count(&self, shared: &Shared, image: &GoldenImage, inventory: &Inventory, standing: &Standing<'_>) -> Known<Counts> {
+        let independent = &self.settings.independent_classes;
+        let storage = Storage { classes: &inventory.classes, independent, now: Timestamp::now().as_second() };
+        let goldens = inventory.goldens(image, standing, &shared.index);
+        shared.consumers.read().consumers_of(goldens.keys(), storage).map(|consumers| Counts::of(&consumers))
     }
 
     /// Why the ledger has not been known for long.
@@ -124,9 +155,9 @@ impl Usage {
     }
 
     /// Counts one image; publishes what changed where the last writing is long enough ago. Gives when to count again.
-    fn recount(&self, shared: &Shared, image: &GoldenImage, classes: &Classes) -> Option<Instant> {
+    fn recount(&self, shared: &Shared, image: &GoldenImage, inventory: &Inventory, standing: &Standing<'_>) -> Option<Instant> {
         let (uid, name) = (image.uid()?, image.name_any());
-        let counts = self.count(shared, image, classes).ok()?;
+        let counts = self.count(shared, image, inventory, standing).ok()?;
         let by_kind: Vec<(&'static str, usize)> = counts.by_kind.iter().map(|(kind, count)| (kind.as_str(), *count)).collect();
         let copied: Vec<(&'static str, usize)> = counts.copied.iter().map(|(cause, count)| (cause.as_str(), *count)).collect();
         shared.metrics.consumers(&name, &by_kind, counts.blocking, &copied);
@@ -159,10 +190,11 @@ pub async fn run(shared: Arc<Shared>, stop: CancellationToken) {
         let is_known = known.is_ok();
         let tell_all = usage.note(known);
         let images = shared.cluster.images.all();
-        let classes = observe::classes(&shared.cluster);
+        let inventory = Inventory::of(&shared.cluster);
+        let standing = inventory.standing(&shared.catalog);
         let mut next = Instant::now() + usage.settings.interval;
         for image in images.iter().filter(|_| is_known) {
-            next = usage.recount(&shared, image, &classes).map_or(next, |due| next.min(due));
+            next = usage.recount(&shared, image, &inventory, &standing).map_or(next, |due| next.min(due));
             // Watches and reconciles go on in between.
             tokio::task::yield_now().await;
         }

@@ -34,8 +34,7 @@ fn keeps_its_turn_until(target: &ObservedTarget, disk: Option<&DiskStatus>, dead
 /// not work on too; `of_leaving` is how many for targets that were taken out. What runs has its turn already, and gives it to none that waits.
 fn may_begin(pacer: &mut Pacer, uid: &str, turn: Turn, wants: Wants, running: usize, of_leaving: usize) -> usize {
     let under_way = wants.running.max(running) + of_leaving;
-    let waiting = wants.imports.saturating_sub(wants.running);
-    pacer.ask(uid, turn, under_way + waiting, running + of_leaving).saturating_sub(under_way)
+    pacer.ask(uid, turn, under_way + wants.waiting(), running + of_leaving).saturating_sub(under_way)
 }
 
 impl Term {

@@ -3,16 +3,14 @@
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use std::collections::BTreeSet;
-
 use super::{ImageView, Page, User};
 use crate::{
     api::GoldenImage,
     catalog,
     daemon::list::LIST,
-    golden::observe,
+    golden::Goldens,
     rules::{Reason, clone::Known, consumers::PoolUse},
-    world::{Cluster, ConsumerWatch, image_consumers, ledger::Storage},
+    world::{Cluster, ConsumerWatch, ledger::Storage},
 };
 
 /// The page of this moment. `users` says who uses an image.
@@ -44,12 +42,9 @@ fn refused(cluster: &Cluster, namespace: &str) -> Vec<(String, String)> {
 ///
 /// # Errors
 /// While not all consumers are known: unknown is never nobody.
-pub fn users(cluster: &Cluster, consumers: &ConsumerWatch, independent: &BTreeSet<String>, image: &GoldenImage) -> Known<Vec<User>> {
-    let classes = observe::classes(cluster);
-    let storage = Storage { classes: &classes, independent, now: Timestamp::now().as_second() };
-    let status = image.status.clone().unwrap_or_default();
+pub fn users(consumers: &ConsumerWatch, goldens: &Goldens, storage: Storage<'_>) -> Known<Vec<User>> {
     // Blockers first, as the ledger has them.
-    let used = image_consumers(&consumers.read(), &status, storage)?;
+    let used = consumers.read().consumers_of(goldens.keys(), storage)?;
     let user = |used: PoolUse| User { pool: used.pool.to_string(), consumers: used.consumers.len(), blocking: used.blocking };
     Ok(used.pools.into_iter().map(user).collect())
 }

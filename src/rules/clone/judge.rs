@@ -59,6 +59,13 @@ struct Findings {
     unknown: Vec<Unknown>,
 }
 
+/// R13: what a clone is told that waits for a golden of a suspended image. Whoever clones can rarely do it themselves.
+pub fn suspended_message(image: &str) -> String {
+    format!(
+        "is not made, and nobody works on it, because GoldenImage {image:?} is suspended: the clone waits until the hoster sets `spec.suspend: false` on it"
+    )
+}
+
 impl Findings {
     /// A certain refusal stands whatever else is unknown.
     fn verdict(self, patch: Patch) -> Verdict {
@@ -145,6 +152,10 @@ impl Judgement<'_> {
         match &golden.progress {
             Progress::Ready => {}
             Progress::Pending(what) => self.warn(format_args!("is not ready yet ({what}): the clone waits for it")),
+            Progress::Suspended => self.warn(match &golden.image {
+                Some(image) => suspended_message(image),
+                None => "is not ready yet: the clone waits for it".to_owned(),
+            }),
             Progress::Failed { reason, message } => {
                 // Who clones can neither take a retirement back nor wait it out.
                 let remedy = match reason {

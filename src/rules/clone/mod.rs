@@ -21,7 +21,7 @@ use super::{
 use crate::model::DiskSize;
 
 pub use super::fence::Fence;
-pub use judge::{asks_of_pool, judge};
+pub use judge::{asks_of_pool, judge, suspended_message};
 
 /// A fact that cannot be had now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -177,6 +177,8 @@ pub enum Progress {
     Ready,
     /// It will be: CDI waits with the clone.
     Pending(String),
+    /// It will be, and nobody works on it before its GoldenImage is suspended no more.
+    Suspended,
     /// It will not be without somebody's doing.
     Failed {
         /// The reason shown on it.

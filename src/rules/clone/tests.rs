@@ -139,6 +139,7 @@ fn a_good_clone_leaves_with_class_and_marks() {
 
 #[rstest]
 #[case::waits(Progress::Pending("importing, 40%".into()), true, "not ready yet (importing, 40%)")]
+#[case::suspended(Progress::Suspended, true, "is suspended: the clone waits until the hoster sets `spec.suspend: false`")]
 #[case::failed(Progress::Failed { reason: Reason::DigestMismatch, message: "got another digest".into() }, false, "DigestMismatch): got another digest. Nothing was imported.")]
 #[case::retired(Progress::Failed { reason: Reason::Retired, message: "The image is retired".into() }, false, "(Retired): The image is retired. Use another image.")]
 #[case::leaving(Progress::Failed { reason: Reason::Retiring, message: "The image is being deleted.".into() }, false, "(Retiring): The image is being deleted. Use another image.")]
