@@ -157,6 +157,8 @@ pub struct Facts {
     pub lacks_class: bool,
     /// The driver that made a claim's volume.
     pub driver: Option<String>,
+    /// Whether a claim's volume is a block device.
+    pub is_block: bool,
 }
 
 impl Default for Facts {
@@ -173,6 +175,7 @@ impl Default for Facts {
             class: None,
             lacks_class: false,
             driver: None,
+            is_block: false,
         }
     }
 }

@@ -243,6 +243,7 @@ impl Ledger {
             (facts.progress.is_lost, flag::LOST),
             (facts.progress.waits, flag::WAITS),
             (facts.lacks_class, flag::LACKS_CLASS),
+            (facts.is_block, flag::BLOCK),
         ];
         Row {
             uid: facts.uid.unwrap_or(0).to_be_bytes(),
