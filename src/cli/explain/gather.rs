@@ -1,6 +1,9 @@
 //! Everything a verdict reads, from the cluster or from files.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use k8s_openapi::{
     api::{
@@ -54,22 +57,36 @@ pub(super) struct Objects {
     pub(super) ledger: Ledger,
     namespaces: Known<BTreeMap<String, BTreeMap<String, String>>>,
     images_known: Known<()>,
+    unreadable: BTreeSet<Place>,
     offline: bool,
 }
 
+/// An object's kind, namespace and name.
+type Place = (String, String, String);
+
 /// Objects by kind as JSON; a kind that is there without objects is known to have none.
 #[derive(Default)]
-struct Raw(BTreeMap<String, Vec<Value>>);
+struct Raw(BTreeMap<String, Vec<Value>>, BTreeSet<Place>);
 
 impl Raw {
     fn key<K: Resource<DynamicType = ()>>() -> String {
         format!("{}.{}", K::kind(&()), K::group(&()))
     }
 
-    /// The objects of a kind; those that cannot be read at all are left out, since nothing can be said of them.
+    /// The objects of a kind; those that cannot be read at all are noted: they are there, and nothing can be said of them.
     fn take<K: Resource<DynamicType = ()> + DeserializeOwned>(&mut self) -> Option<Vec<K>> {
         let found = self.0.remove(&Self::key::<K>())?;
-        Some(found.into_iter().filter_map(|object| serde_json::from_value(object).ok()).collect())
+        let mut read = Vec::with_capacity(found.len());
+        for object in found {
+            match K::deserialize(&object) {
+                Ok(object) => read.push(object),
+                Err(_) => {
+                    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+                    self.1.insert((K::kind(&()).into_owned(), text("namespace"), text("name")));
+                }
+            }
+        }
+        Some(read)
     }
 
     /// Adds the objects of a kind; gives whether the cluster has the kind in this version.
@@ -192,8 +209,16 @@ impl Objects {
                     .collect()
             }),
             images_known,
+            unreadable: raw.1,
             offline,
         }
+    }
+
+    /// Whether "there is none of this name" may be said: something of it may be there that cannot be read.
+    pub(super) fn readable<K: Resource<DynamicType = ()>>(&self, namespace: &str, name: &str) -> Known<()> {
+        let kind = K::kind(&()).into_owned();
+        let place = (kind, namespace.to_owned(), name.to_owned());
+        if self.unreadable.contains(&place) { Err(Unknown(format!("{} {namespace}/{name} cannot be read", place.0))) } else { Ok(()) }
     }
 
     /// Whether "no image makes it" may be said.
@@ -282,6 +307,11 @@ impl Fill<'_> {
         let found = found.unwrap_or_default();
         self.ledger.begin(K::KIND);
         found.iter().for_each(|object| self.ledger.observe(object));
+        for (kind, namespace, name) in &self.raw.1 {
+            if *kind == K::kind(&()) {
+                self.ledger.unreadable(K::KIND, namespace, name);
+            }
+        }
         self.ledger.commit(K::KIND);
         found
     }

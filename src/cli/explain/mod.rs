@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 use super::{Exit, Failure, Output, client};
 use crate::{
     admission::{Found, View, is_selected, pool_facts, source_facts, verdict_on},
-    foreign::{DataVolume, Lenient},
+    foreign::{Claim, DataVolume, KubevirtMachineTemplate, Lenient, VirtualMachine, VolumeSnapshot},
     rules::{
         capability::NODE_LOCAL_PROVISIONERS,
         clone::{CloneRequest, Known, Source, SourceFacts, SubjectKind, Unknown, Verdict},
@@ -88,23 +88,30 @@ fn exit(explained: &[Explained]) -> Exit {
 /// The clones that the subject asks for.
 fn requests(objects: &Objects, namespace: &str, kind: &str, name: &str) -> Result<Vec<CloneRequest>, Failure> {
     let unknown = |unknown: Unknown| Failure::new(format!("cannot be told: {unknown}"));
-    let one = |found: Option<Known<Vec<CloneRequest>>>| match found {
-        Some(requests) => requests.map_err(unknown),
-        None => Err(Failure::new(format!("there is no {kind} {namespace}/{name}{}", objects.hint()))),
+    let one = |readable: Known<()>, found: Option<Known<Vec<CloneRequest>>>| match (readable, found) {
+        (Ok(()), Some(requests)) => requests.map_err(unknown),
+        (Ok(()), None) => Err(Failure::new(format!("there is no {kind} {namespace}/{name}{}", objects.hint()))),
+        (Err(why), _) => Err(unknown(why)),
     };
     let ledger = &objects.ledger;
     match kind.to_ascii_lowercase().as_str() {
-        "datavolume" | "datavolumes" | "dv" => one(find(&objects.volumes, namespace, name).map(|object| object.clone_requests(ledger))),
+        "datavolume" | "datavolumes" | "dv" => {
+            let readable = objects.readable::<DataVolume>(namespace, name);
+            one(readable, find(&objects.volumes, namespace, name).map(|object| object.clone_requests(ledger)))
+        }
         "persistentvolumeclaim" | "persistentvolumeclaims" | "pvc" => {
             // A disk's claim asks for what its DataVolume asks for.
             let volume = find(&objects.volumes, namespace, name).map(|object| object.clone_requests(ledger));
-            one(volume.or_else(|| find(&objects.claims, namespace, name).map(|object| object.clone_requests(ledger))))
+            let readable = objects.readable::<DataVolume>(namespace, name).and_then(|()| objects.readable::<Claim>(namespace, name));
+            one(readable, volume.or_else(|| find(&objects.claims, namespace, name).map(|object| object.clone_requests(ledger))))
         }
         "virtualmachine" | "virtualmachines" | "vm" => {
-            one(find(&objects.machines, namespace, name).map(|object| object.clone_requests(ledger)))
+            let readable = objects.readable::<VirtualMachine>(namespace, name);
+            one(readable, find(&objects.machines, namespace, name).map(|object| object.clone_requests(ledger)))
         }
         "kubevirtmachinetemplate" | "kubevirtmachinetemplates" => {
-            one(find(&objects.templates, namespace, name).map(|object| object.clone_requests(ledger)))
+            let readable = objects.readable::<KubevirtMachineTemplate>(namespace, name);
+            one(readable, find(&objects.templates, namespace, name).map(|object| object.clone_requests(ledger)))
         }
         _ => {
             let pool = format!("{namespace}/{kind}/{name}");
@@ -155,12 +162,15 @@ fn source(objects: &Objects, source: &Source) -> Known<SourceFacts> {
     let claim = match source {
         Source::Claim(name) => Some(name.clone()),
         Source::Snapshot(name) => {
+            objects.readable::<VolumeSnapshot>(&objects.catalog, name)?;
             found.snapshot = find(&objects.snapshots, &objects.catalog, name).cloned();
             found.snapshot.as_ref().and_then(|snapshot| snapshot.spec.read()?.source.as_ref()?.persistent_volume_claim_name.clone())
         }
     };
     if let Some(name) = claim {
         objects.claims_known()?;
+        objects.readable::<Claim>(&objects.catalog, &name)?;
+        objects.readable::<DataVolume>(&objects.catalog, &name)?;
         found.claim = find(&objects.claims, &objects.catalog, &name).cloned();
         found.volume = find(&objects.volumes, &objects.catalog, &name).cloned();
     }
