@@ -20,6 +20,11 @@ impl Operation {
     pub const fn add(path: String, value: Value) -> Self {
         Self { op: "add", path, value }
     }
+
+    /// Whether it writes a disk's class.
+    pub fn is_class(&self) -> bool {
+        self.path.ends_with("/storageClassName")
+    }
 }
 
 /// A disk as it came, as far as it may be changed.

@@ -235,11 +235,7 @@ async fn answer(State(shared): State<Shared>, Path(hook): Path<String>, body: Bo
 async fn decide(hook: Hook, request: &review::Request, app: &App) -> Answer {
     match hook {
         Hook::Disks => clones(request, app).await,
-        Hook::Clones => match clones(request, app).await {
-            // A validating webhook may not change anything.
-            Answer::Allow { warnings, .. } => Answer::Allow { patch: Vec::new(), warnings },
-            other => other,
-        },
+        Hook::Clones => clones(request, app).await.validated(request.operation == review::Verb::Create),
         Hook::Goldens => judge_golden(request, &app.scene, &app.live, &app.daemon).await,
         Hook::Namespaces => judge_namespace(request, &app.scene, &app.live).await,
         Hook::Images => judge_image(request, &app.scene, &app.daemon),
