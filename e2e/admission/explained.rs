@@ -77,3 +77,34 @@ async fn explain_says_what_admission_says_live_and_offline() {
     assert_eq!(told.code, Some(0), "a warning refuses nothing: {told:?}");
     assert!(told.stdout.contains("tied to nodes (its provisioner linstor.csi.linbit.com keeps"), "{}", told.stdout);
 }
+
+/// What cannot be read is there all the same: no verdict, as from admission, and never "does not exist".
+#[tokio::test]
+async fn what_cannot_be_read_gives_no_verdict() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let odd = |kind: &str, version: &str, namespace: &str, name: &str| {
+        let metadata = json!({ "namespace": namespace, "name": name, "labels": "odd" });
+        json!({ "apiVersion": version, "kind": kind, "metadata": metadata, "spec": {} })
+    };
+    let mut disk = object(Form::Volume, "disk", Disk { golden: "odd", ..RIGHT });
+    disk["metadata"]["namespace"] = "tenant".into();
+    let objects = [disk, odd("PersistentVolumeClaim", "v1", CATALOG, "odd"), odd("VirtualMachine", "kubevirt.io/v1", "tenant", "vm")];
+    let files: Vec<String> = objects
+        .iter()
+        .enumerate()
+        .map(|(number, object)| {
+            let path = folder.path().join(format!("{number}.json"));
+            std::fs::write(&path, object.to_string()).expect("write");
+            path.display().to_string()
+        })
+        .collect();
+    let ask = async |subject: &str| {
+        harness::cli(None, ["explain", subject, "--complete", "-f"].into_iter().chain(files.iter().map(String::as_str))).await
+    };
+    let told = ask("tenant/dv/disk").await;
+    assert_eq!(told.code, Some(2), "{told:?}");
+    assert!(told.stdout.contains("PersistentVolumeClaim cozy-public/odd cannot be read"), "{}", told.stdout);
+    let told = ask("tenant/vm/vm").await;
+    assert_eq!(told.code, Some(2), "{told:?}");
+    assert!(told.stderr.contains("VirtualMachine tenant/vm cannot be read"), "{}", told.stderr);
+}

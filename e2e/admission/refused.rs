@@ -1,10 +1,11 @@
 //! Every refusal in every form: the code, and a message that names disk, golden, both values and what to do.
 
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use serde_json::json;
 
 use crate::{
     objects::{Disk, Form, RIGHT, data_source, object},
-    stand::{CATALOG, create, replace, stand},
+    stand::{CATALOG, CONFIGURATIONS, create, replace, stand},
 };
 
 /// What is wrong, and what the message must say; `storage.usePopulator` and the like only count on DataVolumes' annotations.
@@ -52,6 +53,68 @@ async fn each_wrong_clone_is_refused_in_each_form_with_what_to_do() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What CDI takes, and never makes: `validateContentTypes` holds a disk for ever that is to be an archive, and its planner knows three ways.
+#[tokio::test]
+async fn what_cdi_would_never_make_is_refused() {
+    let Some((cluster, _)) = stand().await else { return };
+    let tenant = cluster.namespace("tenant").await;
+    cluster.apply_in(CATALOG, &data_source("golden").to_string()).await;
+    for form in Form::ALL.into_iter().filter(|form| *form != Form::Claim) {
+        let mut archive = object(form, "archive", RIGHT);
+        let spec = match form {
+            Form::Machine => &mut archive["spec"]["dataVolumeTemplates"][0]["spec"],
+            Form::Template => &mut archive["spec"]["template"]["spec"]["virtualMachineTemplate"]["spec"]["dataVolumeTemplates"][0]["spec"],
+            _ => &mut archive["spec"],
+        };
+        spec["contentType"] = "archive".into();
+        let way = Disk { annotation: Some(("cdi.kubevirt.io/cloneType", "network")), ..RIGHT };
+        for (wrong, text) in [(archive, "`contentType: archive`"), (object(form, "way", way), "cdi.kubevirt.io/cloneType")] {
+            let refused = create(cluster, &tenant, &wrong, true).await.expect_err("refused");
+            assert!(
+                refused.code == 403 && refused.message.contains(text) && refused.message.contains("R16"),
+                "{form:?}: {}",
+                refused.message
+            );
+        }
+        let way = Disk { annotation: Some(("cdi.kubevirt.io/cloneType", "csi-clone")), ..RIGHT };
+        create(cluster, &tenant, &object(form, "right", way), true).await.unwrap_or_else(|refused| panic!("{}", refused.message));
+    }
+}
+
+/// The webhook `disks` writes the class by which `clones` judges: a new disk that comes without it (somebody took `disks` away, or edited
+/// it) would get another from CDI.
+#[tokio::test]
+async fn a_disk_whose_class_was_not_written_is_not_admitted_by_it() {
+    let Some((cluster, stand)) = stand().await else { return };
+    let configurations: kube::Api<ValidatingWebhookConfiguration> = kube::Api::all(cluster.admin());
+    let found = configurations.get(CONFIGURATIONS).await.expect("the webhooks");
+    let bundle = found.webhooks.into_iter().flatten().next().and_then(|webhook| webhook.client_config.ca_bundle).expect("a CA");
+    let authority = reqwest::Certificate::from_pem_bundle(&bundle.0).expect("certificates");
+    let client = reqwest::Client::builder().no_proxy().tls_certs_only(authority).build().expect("a client");
+    for (class, form, code) in [
+        (None, Form::Volume, Some(503)),
+        (None, Form::VolumeOfClaim, Some(503)),
+        (Some("replicated"), Form::Volume, None),
+        // What makes disks later is completed when it does.
+        (None, Form::Machine, None),
+    ] {
+        let mut disk = object(form, "unwritten", Disk { class, ..RIGHT });
+        disk["metadata"]["namespace"] = "tenant".into();
+        let (group, kind) = (disk["apiVersion"].as_str().and_then(|version| version.split_once('/')).expect("a group").0, &disk["kind"]);
+        let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": { "uid": "u", "operation": "CREATE",
+            "kind": { "group": group, "version": "v1", "kind": kind }, "namespace": "tenant", "object": disk } });
+        let answer = client.post(format!("https://{}/clones", stand.address())).body(review.to_string()).send().await.expect("an answer");
+        let answer: serde_json::Value = serde_json::from_str(&answer.text().await.expect("an answer")).expect("JSON");
+        let response = &answer["response"];
+        assert_eq!(
+            (response["allowed"].as_bool(), response["status"]["code"].as_u64()),
+            (Some(code.is_none()), code),
+            "{form:?}: {answer}"
+        );
+        assert!(response.get("patch").is_none(), "{answer}");
+    }
 }
 
 #[tokio::test]

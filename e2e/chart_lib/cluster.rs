@@ -137,7 +137,7 @@ async fn a_pool_clones_in_its_class_and_within_its_size() {
     let upgrade =
         async |arguments: &[&str]| pool(cluster, "upgrade", &namespace, "pool", &[&["--set-json", &image], arguments].concat()).await;
     let error = upgrade(&["--set", "storageClass=local"]).await.err();
-    let expected = "golden cozy-public/talos-worker-sizes-v1.13.6 is in StorageClass \"replicated\", the disk in \"local\" (it states): storage cannot clone across classes; write `storageClassName: replicated`, or add a target for \"local\" to the image";
+    let expected = "golden cozy-public/talos-worker-sizes-v1.13.6 is in StorageClass \"replicated\", the disk in \"local\" (it states): storage cannot clone across classes; write `storageClassName: replicated`, or create the GoldenImage with a target for \"local\"";
     assert!(error.contains(expected), "{error}");
     let error = upgrade(&["--set", "diskSize=6G"]).await.err();
     assert!(
@@ -147,7 +147,7 @@ async fn a_pool_clones_in_its_class_and_within_its_size() {
     // That class cannot grow a clone.
     volume(cluster, "cozy-public", "talos-worker-sizes-v1.13.6-fixed", "fixed", "6Gi", json!({})).await;
     let error = upgrade(&["--set", "storageClass=fixed"]).await.err();
-    assert!(error.contains("golden cozy-public/talos-worker-sizes-v1.13.6-fixed holds 6Gi, the disk wants 20Gi, and class \"fixed\" cannot grow volumes: write 6Gi"), "{error}");
+    assert!(error.contains("golden cozy-public/talos-worker-sizes-v1.13.6-fixed holds 6Gi, the disk wants 20Gi, and class \"fixed\" cannot grow volumes: write a size of 6Gi"), "{error}");
     upgrade(&["--set", "storageClass=fixed", "--set", "diskSize=6144Mi"]).await.ok();
     assert_eq!(disk(&template(cluster, &namespace).await)["spec"]["source"]["pvc"]["name"], "talos-worker-sizes-v1.13.6-fixed");
 }

@@ -24,7 +24,7 @@ use crate::vectors::{Case, VECTORS, answers, filled, text};
 const CATALOG: &str = "cozy-public";
 
 /// The messages that the daemon has too; the others are about what only a chart resolves, or are told by the daemon as warnings.
-const SHARED: [&str; 12] = [
+const SHARED: [&str; 13] = [
     "noGolden",
     "goldenFailed",
     "goldenTerminating",
@@ -33,6 +33,7 @@ const SHARED: [&str; 12] = [
     "noClass",
     "noClassYet",
     "classMismatch",
+    "classMismatchAlone",
     "classMismatchOfMany",
     "noSize",
     "tooSmall",
@@ -219,6 +220,7 @@ fn verdict(case: &Case, observed: &Value, golden: &str, stated: Option<&str>) ->
             quantity.bytes().and_then(DiskSize::from_bytes).map_or(StatedSize::Unreadable(size), StatedSize::Bytes)
         }),
         volume_mode: None,
+        content_type: None,
         access_modes: vec![],
         annotations: BTreeMap::new(),
         pool,

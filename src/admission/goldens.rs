@@ -14,7 +14,7 @@ use crate::{
     rules::{
         clone::Known,
         consumers::Consumers,
-        fence::{Fence, GoldenWrite, Holds, Touch, may_delete_catalog, may_touch},
+        fence::{Fence, GoldenWrite, Holds, Retires, Touch, may_delete_catalog, may_touch},
         marks,
     },
     world::{
@@ -66,7 +66,7 @@ async fn decide(request: &Request, scene: &Scene, live: &Live, daemon: &str) -> 
         was.metadata.labels.as_ref().and_then(|labels| labels.get(marks::IMAGE)) == Some(&image.name)
             || recorded.is_some() && recorded == was.metadata.uid.as_ref()
     };
-    let its = image.as_deref().filter(is_its).map(|image| image.name.as_str());
+    let its = image.as_deref().filter(is_its).and_then(|image| retires(image, &name));
     let mut refusals = Vec::new();
     for touch in touches {
         let write = GoldenWrite {
@@ -110,6 +110,18 @@ fn begins(request: &Request, scene: &Scene, daemon: &str) -> Known<Answer> {
         consumers: Ok(Consumers::default()),
     };
     Ok(may_touch(&write).map_or_else(Answer::Refuse, |()| Answer::allow()))
+}
+
+/// What retiring a golden's image takes; `None` where the golden stands for no target of the image, so that it is retired by its own name.
+fn retires<'a>(image: &'a ImageFacts, golden: &str) -> Option<Retires<'a>> {
+    let record = image.golden(golden);
+    // A target that has no golden yet may be about to take this one; of an image that cannot be read nobody knows the targets.
+    let has_place = record.is_some() || image.goldens.is_empty() || image.goldens.iter().any(|record| !record.is_recorded);
+    has_place.then(|| Retires {
+        image: &image.name,
+        others: image.goldens.iter().filter(|record| record.golden != golden).count(),
+        is_leaving: record.is_some_and(|record| record.is_leaving),
+    })
 }
 
 /// What of a golden the request touches.
@@ -198,5 +210,38 @@ pub async fn judge_namespace(request: &Request, scene: &Scene, live: &Live) -> A
     match may_delete_catalog(&scene.catalog, &goldens) {
         Ok(()) => Answer::allow(),
         Err(refusal) => Answer::Refuse(refusal),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// An image of these classes, whose goldens are on record by class.
+    fn image(classes: &[&str], recorded: &[(&str, &str)]) -> ImageFacts {
+        let target = |class: &&str| if class.is_empty() { json!({}) } else { json!({ "storageClassName": class }) };
+        let targets: Vec<Value> = classes.iter().map(target).collect();
+        let on_record = |(class, golden): &(&str, &str)| json!({ "requestedClass": class, "golden": golden, "claimUID": "u" });
+        let on_record: Vec<Value> = recorded.iter().map(on_record).collect();
+        let image = json!({ "apiVersion": "cozystack.io/v1alpha1", "kind": "GoldenImage", "metadata": { "name": "ubuntu" },
+            "spec": { "source": { "http": { "url": "https://x.example/ubuntu.qcow2" } }, "storage": { "targets": targets } },
+            "status": { "targets": on_record } });
+        ImageFacts::of(&serde_json::from_value(image).expect("a GoldenImage"))
+    }
+
+    /// How many others go with it, and whether it goes anyway; `None` where it is retired by its own name.
+    #[rstest]
+    #[case::its_only_one(&[""], &[("", "g")], Some((0, false)))]
+    #[case::one_of_two(&["", "local"], &[("", "g"), ("local", "g-local")], Some((1, false)))]
+    #[case::its_target_was_taken_out(&["local"], &[("", "g"), ("local", "g-local")], Some((1, true)))]
+    #[case::for_no_target(&["", "local"], &[("", "other"), ("local", "other-local")], None)]
+    #[case::a_target_may_take_it(&["", "local"], &[("", "other")], Some((2, false)))]
+    fn whom_retiring_takes(#[case] classes: &[&str], #[case] recorded: &[(&str, &str)], #[case] expected: Option<(usize, bool)>) {
+        let image = image(classes, recorded);
+        let found = retires(&image, "g").map(|retires| (retires.others, retires.is_leaving));
+        assert_eq!(found, expected, "{:?}", image.goldens);
     }
 }

@@ -49,6 +49,18 @@ impl Answer {
         Self::Allow { patch: Vec::new(), warnings: Vec::new() }
     }
 
+    /// The answer of a webhook that judges and may change nothing. A new disk without a class was judged by the one that the webhook
+    /// `disks` writes: where that was not asked, CDI would choose another.
+    pub fn validated(self, is_new: bool) -> Self {
+        match self {
+            Self::Allow { patch, .. } if is_new && patch.iter().any(patch::Operation::is_class) => Self::Later(
+                "no verdict yet, try again: the disk states no StorageClass, and the webhook `disks`, which writes it, was not asked, or another one took it off again; state `storageClassName`, or look at the webhook configurations golden-catalog".to_owned(),
+            ),
+            Self::Allow { warnings, .. } => Self::Allow { patch: Vec::new(), warnings },
+            other => other,
+        }
+    }
+
     /// Every word that [`Self::as_str`] gives.
     pub const WORDS: [&str; 3] = ["allowed", "refused", "unknown"];
 
@@ -65,5 +77,27 @@ impl Answer {
 impl From<Unknown> for Answer {
     fn from(unknown: Unknown) -> Self {
         Self::Later(format!("no verdict yet, try again: {unknown}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_disk_that_was_judged_by_a_class_it_does_not_have_waits_for_it() {
+        let add = |path: &str| patch::Operation::add(path.to_owned(), json!("x"));
+        let allow = |patch| Answer::Allow { patch, warnings: vec!["w".to_owned()] };
+        for path in ["/spec/storage/storageClassName", "/spec/pvc/storageClassName", "/spec/storageClassName"] {
+            let answer = allow(vec![add(path), add("/metadata/annotations")]);
+            assert!(matches!(answer.clone().validated(true), Answer::Later(why) if why.contains("`disks`")), "{path}");
+            assert_eq!(answer.validated(false), allow(Vec::new()), "it is there already");
+        }
+        // A pool may have become known between the two questions: its mark is the leader's to write.
+        assert_eq!(allow(vec![add("/metadata/annotations")]).validated(true), allow(Vec::new()));
+        let refusal = Answer::Refuse("no".to_owned());
+        assert_eq!(refusal.clone().validated(true), refusal);
     }
 }

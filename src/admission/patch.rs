@@ -26,6 +26,11 @@ impl Operation {
     pub fn without_annotation(key: &str) -> Self {
         Self { op: "remove", path: annotation_path(key), value: None }
     }
+
+    /// Whether it writes a disk's class.
+    pub fn is_class(&self) -> bool {
+        self.path.ends_with("/storageClassName")
+    }
 }
 
 /// A disk as it came, as far as it may be changed.

@@ -239,11 +239,7 @@ async fn decide(hook: Hook, request: &review::Request, app: &App) -> Answer {
             // The API server holds an object against its schema after this, and has the better words; what passes that is judged last.
             if judged.is_odd { Answer::allow() } else { judged.answer }
         }
-        Hook::Clones => match clones(request, Way::Validating, app).await.answer {
-            // A validating webhook may not change anything.
-            Answer::Allow { warnings, .. } => Answer::Allow { patch: Vec::new(), warnings },
-            other => other,
-        },
+        Hook::Clones => clones(request, Way::Validating, app).await.answer.validated(request.operation == review::Verb::Create),
         Hook::Goldens => judge_golden(request, &app.scene, &app.live, &app.daemon).await,
         Hook::Namespaces => judge_namespace(request, &app.scene, &app.live).await,
         Hook::Images => judge_image(request, &app.scene, &app.daemon),

@@ -90,6 +90,8 @@ pub enum Why {
     Depends,
     /// Nothing is known of its driver, so its volume may be built on the golden's.
     MayDepend,
+    /// Only an annotation says that it was copied over the network, so its volume may be built on the golden's.
+    MayBeNoCopy,
     /// It cannot be read.
     Unreadable,
     /// It cannot be read, and may be of any golden.
@@ -106,6 +108,9 @@ impl fmt::Display for Why {
             Self::IsChosen => "pools of this class clone the golden",
             Self::Depends => "its volume is built on the golden's",
             Self::MayDepend => "its driver is not known, so its volume may be built on the golden's",
+            Self::MayBeNoCopy => {
+                "only its annotation says that it was copied over the network, which anybody may have written; its volume may be built on the golden's"
+            }
             Self::Unreadable => "it cannot be read",
             Self::MayBeOfAny => "it cannot be read, so it may need any golden: correct or delete it",
         })
@@ -171,6 +176,7 @@ const fn volume_standing(dependence: Dependence) -> Standing {
     match dependence {
         Dependence::Depends => Standing::Blocks(Why::Depends),
         Dependence::Unknown => Standing::Blocks(Why::MayDepend),
+        Dependence::Unproven => Standing::Blocks(Why::MayBeNoCopy),
         Dependence::Independent => Standing::Listed,
     }
 }
@@ -372,6 +378,7 @@ mod tests {
     #[case::finished("done", "bound", INDEPENDENT, Standing::Listed)]
     #[case::finished_on_zfs("done", "bound", Dependence::Depends, Standing::Blocks(Why::Depends))]
     #[case::finished_on_an_unknown_driver("done", "bound", Dependence::Unknown, Standing::Blocks(Why::MayDepend))]
+    #[case::said_to_be_copied("done", "bound", Dependence::Unproven, Standing::Blocks(Why::MayBeNoCopy))]
     #[case::claim_not_seen("done", "-", Dependence::Unknown, Standing::Blocks(Why::MayDepend))]
     #[case::volume_gone("-", "bound", INDEPENDENT, Standing::Listed)]
     #[case::volume_gone_dependent("-", "bound", Dependence::Depends, Standing::Blocks(Why::Depends))]

@@ -75,6 +75,17 @@ pub enum Holds {
     GoesWithItsVolume,
 }
 
+/// The GoldenImage that a golden belongs to, as far as retiring by it goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retires<'a> {
+    /// Its name.
+    pub image: &'a str,
+    /// How many goldens it has besides this one.
+    pub others: usize,
+    /// Whether this one's target was taken out of it, so that it is to go anyway.
+    pub is_leaving: bool,
+}
+
 /// A write that touches a golden.
 #[derive(Debug, Clone)]
 pub struct GoldenWrite<'a> {
@@ -94,8 +105,8 @@ pub struct GoldenWrite<'a> {
     pub holds: Holds,
     /// Whether this daemon asks.
     pub by_daemon: bool,
-    /// The GoldenImage it belongs to.
-    pub image: Option<&'a str>,
+    /// The GoldenImage it belongs to; `None` where it stands for no target of one, and is retired by its own name.
+    pub image: Option<Retires<'a>>,
     /// Who needs it.
     pub consumers: Known<Consumers>,
 }
@@ -135,9 +146,18 @@ fn refusal(write: &GoldenWrite<'_>) -> String {
     format!("{kind} {namespace}/{name} is a golden image and {what}: {needed}; {}", command(write))
 }
 
+/// How to be rid of this golden: never by what would take others with it unsaid.
 fn command(write: &GoldenWrite<'_>) -> String {
-    let name = write.image.unwrap_or(write.name);
-    format!("to be rid of it run `golden-catalog retire {name}`: it goes by itself when nothing needs it")
+    let how = match write.image {
+        None => format!("to be rid of it run `golden-catalog retire {}`", write.name),
+        Some(Retires { image, is_leaving: true, .. }) => format!("its target was taken out of GoldenImage {image} already"),
+        Some(Retires { image, others: 0, .. }) => format!("to be rid of it run `golden-catalog retire {image}`"),
+        Some(Retires { image, others, .. }) => format!(
+            "to lose only this one take its target out of `storage.targets` of GoldenImage {image}, or run `golden-catalog retire {image}` to lose all {} of the image",
+            others + 1
+        ),
+    };
+    format!("{how}: it goes by itself when nothing needs it")
 }
 
 /// Decides whether the catalog namespace may be deleted: never with goldens in it that are not retired.
@@ -183,6 +203,23 @@ mod tests {
         }]))
     }
 
+    const UBUNTU: Retires<'static> = Retires { image: "ubuntu", others: 0, is_leaving: false };
+
+    #[rstest]
+    #[case::its_only_one(Some(UBUNTU), "to be rid of it run `golden-catalog retire ubuntu`: it goes")]
+    #[case::one_of_three(
+        Some(Retires { others: 2, ..UBUNTU }),
+        "to lose only this one take its target out of `storage.targets` of GoldenImage ubuntu, or run `golden-catalog retire ubuntu` to lose all 3 of the image: it goes"
+    )]
+    #[case::on_its_way(Some(Retires { others: 2, is_leaving: true, ..UBUNTU }), "its target was taken out of GoldenImage ubuntu already: it goes")]
+    #[case::of_no_target(None, "to be rid of it run `golden-catalog retire g`: it goes")]
+    fn what_is_advised_takes_no_more_than_was_asked_for(#[case] image: Option<Retires<'static>>, #[case] expected: &str) {
+        for touch in [Touch::Delete, Touch::Unmark, Touch::MarkFence] {
+            let refused = may_touch(&GoldenWrite { image, ..write(touch) }).expect_err("a golden");
+            assert!(refused.contains(&format!("; {expected}")), "{refused}");
+        }
+    }
+
     fn write(touch: Touch) -> GoldenWrite<'static> {
         GoldenWrite {
             kind: "DataVolume",
@@ -193,7 +230,7 @@ mod tests {
             is_terminating: false,
             holds: Holds::Disk,
             by_daemon: false,
-            image: Some("ubuntu"),
+            image: Some(UBUNTU),
             consumers: blocked(),
         }
     }

@@ -21,14 +21,13 @@ pub struct ObjectMarks<'a> {
 
 /// Whether CDI made this object for another one: such objects carry tenants' labels and annotations and must never count.
 ///
-/// Told by CDI's own marks and names only inside the catalog namespace, where tenants cannot write; elsewhere only by a claim that another claim controls, so that no tenant can hide a disk by marking it.
+/// Only inside the catalog namespace, where tenants cannot write: elsewhere a tenant would hide a disk by a mark or an owner of its own
+/// making. CDI makes what belongs to a clone beside its source, and what it makes beside other disks carries no mark of ours.
 pub fn is_temporary(object: ObjectMarks<'_>, catalog_namespace: &str) -> bool {
-    if matches!(object.controller, Some(("PersistentVolumeClaim", _))) {
-        return true;
-    }
     let marked = |key: &str| object.labels.contains_key(key) || object.annotations.contains_key(key);
     object.namespace == catalog_namespace
-        && (marked(marks::CDI_OWNED_BY)
+        && (matches!(object.controller, Some(("PersistentVolumeClaim", _)))
+            || marked(marks::CDI_OWNED_BY)
             || marked(marks::CDI_POPULATOR_KIND)
             || ["prime-", "tmp-"].iter().any(|prefix| object.name.starts_with(prefix)))
 }
@@ -182,11 +181,14 @@ mod tests {
 
     #[test]
     fn a_tenant_cannot_hide_a_disk_by_marking_it() {
+        let empty = map(&[]);
         let (labels, annotations) = (map(&[(marks::CDI_OWNED_BY, "x")]), map(&[(marks::CDI_POPULATOR_KIND, "x")]));
         let claim = ObjectMarks { namespace: "tenant-a", name: "tmp-1", labels: &labels, annotations: &annotations, controller: None };
         assert!(!is_temporary(claim, CATALOG));
         assert!(is_temporary(ObjectMarks { namespace: CATALOG, ..claim }, CATALOG));
-        assert!(is_temporary(ObjectMarks { controller: Some(("PersistentVolumeClaim", "d")), ..claim }, CATALOG));
+        let owned = ObjectMarks { controller: Some(("PersistentVolumeClaim", "d")), name: "g", ..claim };
+        assert!(!is_temporary(owned, CATALOG), "whoever may write a claim may write an owner on it");
+        assert!(is_temporary(ObjectMarks { namespace: CATALOG, labels: &empty, annotations: &empty, ..owned }, CATALOG));
     }
 
     fn volume(phase: &str) -> Option<VolumeSeen<'_>> {

@@ -79,6 +79,25 @@ impl Volume {
         self.minimum.filter(|_| self.mode == VolumeMode::Block)
     }
 
+    /// The smallest size to state so that a claim of at least `claim` is asked for: without what CDI puts on top of it.
+    pub fn smallest_for(self, claim: DiskSize, shape: Shape) -> DiskSize {
+        let plain = Self { minimum: None, ..self };
+        let mib = |count: u64| count.max(1).checked_mul(DiskSize::MIB).and_then(DiskSize::from_bytes);
+        if shape == Shape::Claim || self.mode == VolumeMode::Block {
+            return claim;
+        }
+        // From half of the claim, since no share is larger than all of the disk. What is stated counts in whole mebibytes.
+        let (mut low, mut high) = (claim.bytes() / DiskSize::MIB / 2, claim.bytes().div_ceil(DiskSize::MIB));
+        while low < high {
+            let middle = low.midpoint(high);
+            match mib(middle).is_some_and(|size| plain.claim_for(size) >= claim) {
+                true => high = middle,
+                false => low = middle + 1,
+            }
+        }
+        mib(high).unwrap_or(claim)
+    }
+
     /// What CDI asks storage for when a disk states `size`: completed and inflated for `spec.storage`, as written for a claim.
     pub fn requested(self, size: DiskSize, shape: Shape) -> DiskSize {
         match shape {
@@ -183,6 +202,17 @@ mod tests {
         assert_eq!(volume.claim_for(size(disk)), size(claim));
     }
 
+    #[rstest]
+    #[case::what_the_golden_stated(Shape::Storage, VolumeMode::Filesystem, "11381663335", "10Gi")]
+    #[case::one_byte_more(Shape::Storage, VolumeMode::Filesystem, "11381663336", "10241Mi")]
+    #[case::tiny(Shape::Storage, VolumeMode::Filesystem, "1", "1Mi")]
+    #[case::a_device(Shape::Storage, VolumeMode::Block, "10Gi", "10Gi")]
+    #[case::a_claim(Shape::Claim, VolumeMode::Filesystem, "11381663335", "11381663335")]
+    fn the_smallest_size_that_makes_a_claim(#[case] shape: Shape, #[case] mode: VolumeMode, #[case] claim: &str, #[case] expected: &str) {
+        let volume = Volume::new("any", mode, &Overheads::default(), Some(size("20Gi")));
+        assert_eq!(volume.smallest_for(size(claim), shape), size(expected));
+    }
+
     #[test]
     fn overheads_are_global_or_per_class_and_odd_ones_count_as_unset() {
         let overheads = Overheads::parse(Some("0.1"), [("a", "0.055"), ("b", "0"), ("c", "a lot"), ("d", "7"), ("e", "NaN"), ("f", "-1")]);
@@ -273,6 +303,17 @@ mod tests {
             prop_assert!(size >= disk && size.bytes().is_multiple_of(DiskSize::MIB));
             prop_assert_eq!(golden_size(disk, Some(size), None), Ok(size));
             prop_assert!(volume.requested(size, Shape::Storage) >= size);
+        }
+
+        #[test]
+        fn the_smallest_is_enough_and_a_mebibyte_less_is_not(bytes in 1..=1_u64 << 52, thousandths in 0..=1000_u32) {
+            let claim = DiskSize::from_bytes(bytes).expect("in range");
+            let volume = Volume { mode: VolumeMode::Filesystem, overhead: f64::from(thousandths) / 1000.0, minimum: None };
+            let smallest = volume.smallest_for(claim, Shape::Storage);
+            prop_assert!(volume.requested(smallest, Shape::Storage) >= claim);
+            if let Some(less) = smallest.bytes().checked_sub(DiskSize::MIB).and_then(DiskSize::from_bytes) {
+                prop_assert!(volume.requested(less, Shape::Storage) < claim);
+            }
         }
 
         #[test]

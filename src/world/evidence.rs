@@ -259,9 +259,14 @@ impl Observe for Claim {
         let former_class = annotations.get(marks::FORMER_CLASS).cloned();
         facts.class = former_class.or_else(|| self.spec.read()?.storage_class_name.clone()).filter(|class| !class.is_empty());
         facts.driver = [marks::PROVISIONER, marks::BETA_PROVISIONER].iter().find_map(|key| annotations.get(*key)).cloned();
+        facts.is_block = self.spec.read().and_then(|spec| spec.volume_mode.as_deref()) == Some("Block");
         let is_cloned_from_catalog = source_namespace == Some(catalog_namespace);
         let is_of_a_machine = labels.contains_key(marks::KUBEVIRT_CREATED_BY);
-        let is_kept = !facts.references.is_empty() || is_cloned_from_catalog || is_of_a_machine || belongs_to_workers(&facts.pool);
+        // A golden's own: what its clones' class and mode are held against.
+        let is_golden =
+            golden::is_guarded(object_marks(&self.metadata, &labels, &annotations), catalog_namespace) && own == catalog_namespace;
+        let is_kept =
+            !facts.references.is_empty() || is_cloned_from_catalog || is_of_a_machine || belongs_to_workers(&facts.pool) || is_golden;
         is_kept.then_some(facts)
     }
 }

@@ -124,6 +124,7 @@ struct DiskSpec<'a> {
     name: Option<&'a str>,
     shape: Shape,
     claim: Option<&'a ClaimSpec>,
+    content_type: Option<&'a str>,
     annotations: &'a BTreeMap<String, String>,
     pool: Pool,
 }
@@ -190,6 +191,8 @@ impl<'a> Reader<'a> {
             class: StatedClass::of(former_class.or_else(|| claim?.storage_class_name.as_deref())),
             size: stated_size(claim),
             volume_mode: claim.and_then(|claim| claim.volume_mode.as_deref()).and_then(VolumeMode::parse),
+            // Absent and empty mean a disk.
+            content_type: disk.content_type.filter(|content| !matches!(*content, "" | "kubevirt")).map(str::to_owned),
             access_modes: claim.and_then(|claim| claim.access_modes.clone()).unwrap_or_default(),
             annotations,
             pool: disk.pool,
@@ -213,6 +216,7 @@ impl<'a> Reader<'a> {
                     name: disk.metadata.name.as_deref(),
                     shape,
                     claim,
+                    content_type: disk.spec.content_type.as_deref(),
                     annotations: &disk.metadata.annotations,
                     pool: marked.unwrap_or_else(|| pool.clone()),
                 })
@@ -247,7 +251,8 @@ fn volume_requests(volume: &DataVolume, is_there: bool, around: &dyn Surrounding
     let request = reader.request(target(spec, reader.own(), reader.catalog()), || {
         let clue = disk_pool(reader.own(), &texts(volume.metadata.labels.as_ref()), annotations, owning_machine(&volume.metadata));
         let (shape, claim) = shape(spec);
-        Ok(DiskSpec { name: None, shape, claim, annotations, pool: around.pool(reader.own(), &clue)? })
+        let content_type = spec.content_type.as_deref();
+        Ok(DiskSpec { name: None, shape, claim, content_type, annotations, pool: around.pool(reader.own(), &clue)? })
     })?;
     Ok(request.into_iter().collect())
 }
@@ -294,7 +299,8 @@ impl Clones for Claim {
         let requests = [target, asked.map(|name| Target::Claim(name.to_owned()))].into_iter().flatten().map(|target| {
             reader.request(Some(target), || {
                 let clue = disk_pool(reader.own(), &texts(self.metadata.labels.as_ref()), annotations, None);
-                Ok(DiskSpec { name: None, shape: Shape::Claim, claim: Some(spec), annotations, pool: around.pool(reader.own(), &clue)? })
+                let pool = around.pool(reader.own(), &clue)?;
+                Ok(DiskSpec { name: None, shape: Shape::Claim, claim: Some(spec), content_type: None, annotations, pool })
             })
         });
         requests.filter_map(Result::transpose).collect()
@@ -354,7 +360,8 @@ impl Clones for DataSource {
         }
         let Some(spec) = self.spec.read() else { return reader.unreadable(&self.spec) };
         static NONE: BTreeMap<String, String> = BTreeMap::new();
-        let nothing = DiskSpec { name: None, shape: Shape::Storage, claim: None, annotations: &NONE, pool: Pool::Unknown };
+        let nothing =
+            DiskSpec { name: None, shape: Shape::Storage, claim: None, content_type: None, annotations: &NONE, pool: Pool::Unknown };
         Ok(reader.request(data_source_target(spec, reader.own(), reader.catalog()), || Ok(nothing))?.into_iter().collect())
     }
 }

@@ -90,7 +90,7 @@ Sets out.error, or:
 {{-   $targets := list -}}
 {{-   range $target := $elsewhere -}}{{- $targets = append $targets (printf "%s in %q" $target.name $target.class) -}}{{- end -}}
 {{-   $_ := set (set (set $with "golden" $other.name) "goldenClass" $other.class) "targets" (join ", " $targets) -}}
-{{-   include "golden-image.refuse" (dict "out" $out "message" (ternary "classMismatchOfMany" "classMismatch" (gt (len $elsewhere) 1)) "with" $with) -}}
+{{-   include "golden-image.refuse" (dict "out" $out "message" (ternary "classMismatchOfMany" (ternary "classMismatch" "classMismatchAlone" (not (empty $goldens.image))) (gt (len $elsewhere) 1)) "with" $with) -}}
 {{- else if not $chosen -}}
 {{-   include "golden-image.refuse" (dict "out" $out "message" "unnamed" "with" (set $with "image" $goldens.image.name)) -}}
 {{- end -}}
@@ -155,24 +155,38 @@ the latter and raises it to the class's minimum; both happened to the golden's w
 {{-   include "golden-image.refuse" (dict "out" .out "message" "noSize" "with" (set .with "size" (include "golden-image.size.text" .diskSize | include "golden-image.shown"))) -}}
 {{- else if and (hasKey $disk "bytes") (hasKey $request "bytes") -}}
 {{-   $claim := $disk.bytes -}}
+{{-   $smallest := $request.bytes -}}
+{{-   $least := $request.bytes -}}
 {{-   if eq (get .golden "mode") "Filesystem" -}}
 {{-     $overheads := get .observed "overhead" | default dict -}}
 {{-     $overhead := get (get $overheads "classes" | default dict) .class | default (get $overheads "global") | default "0.06" -}}
 {{-     $claim = include "golden-image.size.inflated" (dict "bytes" $claim "overhead" $overhead) | int64 -}}
+{{-     $smallest = include "golden-image.size.smallest" (dict "bytes" $request.bytes "overhead" $overhead) | int64 -}}
+{{-     $least = include "golden-image.size.inflated" (dict "bytes" $smallest "overhead" $overhead) | int64 -}}
 {{-   end -}}
 {{-   $minimum := dict -}}
 {{-   with get (get .observed "minimums" | default dict) .class -}}{{- include "golden-image.quantity" (dict "given" . "out" $minimum) -}}{{- end -}}
-{{-   if hasKey $minimum "bytes" -}}{{- $claim = max $claim $minimum.bytes -}}{{- end -}}
-{{-   $pair := dict -}}
-{{-   $with := set .with "request" (include "golden-image.size.show" $request.bytes) -}}
-{{- /* One byte is let through: CDI multiplies in binary fractions and this engine in decimal ones. */ -}}
-{{-   if lt (add $claim 1) $request.bytes -}}
-{{-     include "golden-image.size.pair" (dict "a" $claim "b" $request.bytes "out" $pair) -}}
-{{-     include "golden-image.refuse" (dict "out" .out "message" "tooSmall" "with" (set (set $with "small" $pair.a) "large" $pair.b)) -}}
-{{-   end -}}
+{{-   if hasKey $minimum "bytes" -}}{{- $claim = max $claim $minimum.bytes -}}{{- $least = max $least $minimum.bytes -}}{{- end -}}
 {{-   $expandable := true -}}
 {{-   range $class := .observed.classes -}}{{- if eq $class.name $.class -}}{{- $expandable = get $class "expandable" -}}{{- end -}}{{- end -}}
 {{-   $holds := get $capacity "bytes" | default $request.bytes -}}
+{{- /* What is told is what then passes: CDI's share comes on top of what is written. One byte is let through: CDI multiplies in binary
+       fractions and this engine in decimal ones. */ -}}
+{{-   $advice := printf "write a size of %s" (include "golden-image.size.show" $smallest) -}}
+{{-   if $expandable -}}
+{{-     $advice = printf "%s or more" $advice -}}
+{{-   else if gt $least (add $holds 1) -}}
+{{-     $advice = printf "no size in `spec.storage` fits: use `spec.pvc`, to which nothing is added, with a size of %s" (include "golden-image.size.show" $request.bytes) -}}
+{{-   end -}}
+{{-   $with := set .with "advice" $advice -}}
+{{- /* Of a device CDI compares what is written, before the class's minimum is put in its place. */ -}}
+{{-   $counted := $claim -}}
+{{-   if eq (get .golden "mode") "Block" -}}{{- $counted = $disk.bytes -}}{{- end -}}
+{{-   $pair := dict -}}
+{{-   if lt (add $counted 1) $request.bytes -}}
+{{-     include "golden-image.size.pair" (dict "a" $counted "b" $request.bytes "out" $pair) -}}
+{{-     include "golden-image.refuse" (dict "out" .out "message" "tooSmall" "with" (set (set $with "small" $pair.a) "large" $pair.b)) -}}
+{{-   end -}}
 {{-   if and (not $expandable) (gt $claim (add $holds 1)) (not (hasKey .out "error")) -}}
 {{-     include "golden-image.size.pair" (dict "a" $holds "b" $claim "out" $pair) -}}
 {{-     include "golden-image.refuse" (dict "out" .out "message" "tooLarge" "with" (set (set $with "held" $pair.a) "wanted" $pair.b)) -}}

@@ -31,10 +31,11 @@ goldenRetired: '{subject}: golden {namespace}/{golden} is retired: use another i
 noClass: '{subject}: golden {namespace}/{golden} cannot be cloned: the disk states no StorageClass and the cluster has no default one: write `storageClassName: {goldenClass}`'
 noClassYet: '{subject}: golden {namespace}/{golden} cannot be cloned: the disk states no StorageClass and the cluster has no default one'
 classMismatch: '{subject}: golden {namespace}/{golden} is in StorageClass "{goldenClass}", the disk in "{class}" ({from}): storage cannot clone across classes; write `storageClassName: {goldenClass}`, or add a target for "{class}" to the image'
+classMismatchAlone: '{subject}: golden {namespace}/{golden} is in StorageClass "{goldenClass}", the disk in "{class}" ({from}): storage cannot clone across classes; write `storageClassName: {goldenClass}`, or create the GoldenImage with a target for "{class}"'
 classMismatchOfMany: '{subject}: golden {namespace}/{golden} is in StorageClass "{goldenClass}", the disk in "{class}" ({from}): storage cannot clone across classes; write `storageClassName: {goldenClass}`, or clone one of {targets}'
 noSize: '{subject}: golden {namespace}/{golden} cannot be cloned into a disk of size {size}, which is no size'
-tooSmall: '{subject}: golden {namespace}/{golden} asks storage for {large}, the disk for {small}: a clone cannot be smaller; write a size of {request} or more'
-tooLarge: '{subject}: golden {namespace}/{golden} holds {held}, the disk wants {wanted}, and class "{class}" cannot grow volumes: write {request}, or set `allowVolumeExpansion: true` on the class'
+tooSmall: '{subject}: golden {namespace}/{golden} asks storage for {large}, the disk for {small}: a clone cannot be smaller; {advice}'
+tooLarge: '{subject}: golden {namespace}/{golden} holds {held}, the disk wants {wanted}, and class "{class}" cannot grow volumes: {advice}, or set `allowVolumeExpansion: true` on the class'
 {{- end -}}
 
 {{- /* Records the first refusal. Arguments out, message (a key of the table), with (what fills the braces). */ -}}

@@ -147,3 +147,19 @@ The claim that CDI makes for a disk of this many bytes on a file system: rounded
 {{- $aligned := mul (div (add (int64 .bytes) 1048575) 1048576) 1048576 -}}
 {{- mulf (float64 $aligned) (addf 1.0 (float64 .overhead)) | ceil | int64 -}}
 {{- end -}}
+
+{{- /*
+The smallest size, in whole MiB, of which CDI makes a claim of at least this many bytes on a file system (smallest_for in
+src/rules/size.rs). Arguments bytes, overhead; returns bytes.
+*/ -}}
+{{- define "golden-image.size.smallest" -}}
+{{- $found := dict -}}
+{{- $from := sub (div (divf (float64 .bytes) (addf 1.0 (float64 .overhead)) | floor | int64) 1048576) 1 | max 1 -}}
+{{- range $more := until 4 -}}
+{{-   $bytes := mul (add $from $more) 1048576 -}}
+{{-   if and (not (hasKey $found "bytes")) (ge (add (include "golden-image.size.inflated" (dict "bytes" $bytes "overhead" $.overhead) | int64) 1) (int64 $.bytes)) -}}
+{{-     $_ := set $found "bytes" $bytes -}}
+{{-   end -}}
+{{- end -}}
+{{- get $found "bytes" | default .bytes -}}
+{{- end -}}

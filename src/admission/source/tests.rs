@@ -78,6 +78,7 @@ fn verdict(source: SourceFacts) -> Verdict {
         class: StatedClass::Named("replicated".to_owned()),
         size: StatedSize::Bytes("1Gi".parse::<DiskSize>().expect("a size")),
         volume_mode: Some(VolumeMode::Block),
+        content_type: None,
         access_modes: Vec::new(),
         annotations: BTreeMap::new(),
         pool: Pool::new("tenant-a", Pool::VIRTUAL_MACHINE, "new"),

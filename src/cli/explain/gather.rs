@@ -1,6 +1,9 @@
 //! Everything a verdict reads, from the cluster or from files.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use k8s_openapi::{
     api::{
@@ -68,6 +71,7 @@ pub(super) struct Files {
     machines: Vec<VirtualMachine>,
     templates: Vec<KubevirtMachineTemplate>,
     namespaces: Known<BTreeMap<String, BTreeMap<String, String>>>,
+    unreadable: BTreeSet<Named>,
 }
 
 /// A kind of which single objects are read.
@@ -96,19 +100,32 @@ single! {
     KubevirtMachineTemplate, templates;
 }
 
+/// An object's kind, namespace and name.
+type Named = (String, String, String);
+
 /// Objects by kind as JSON; a kind that is there without objects is known to have none.
 #[derive(Default)]
-struct Raw(BTreeMap<String, Vec<Value>>);
+struct Raw(BTreeMap<String, Vec<Value>>, BTreeSet<Named>);
 
 impl Raw {
     fn key<K: Resource<DynamicType = ()>>() -> String {
         format!("{}.{}", K::kind(&()), K::group(&()))
     }
 
-    /// The objects of a kind; those that cannot be read at all are left out, since nothing can be said of them.
+    /// The objects of a kind; those that cannot be read at all are noted: they are there, and nothing can be said of them.
     fn take<K: Resource<DynamicType = ()> + DeserializeOwned>(&mut self) -> Option<Vec<K>> {
         let found = self.0.remove(&Self::key::<K>())?;
-        Some(found.into_iter().filter_map(|object| serde_json::from_value(object).ok()).collect())
+        let mut read = Vec::with_capacity(found.len());
+        for object in found {
+            match K::deserialize(&object) {
+                Ok(object) => read.push(object),
+                Err(_) => {
+                    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+                    self.1.insert((K::kind(&()).into_owned(), text("namespace"), text("name")));
+                }
+            }
+        }
+        Some(read)
     }
 }
 
@@ -202,8 +219,15 @@ impl Objects {
             events,
             ledger,
             images_known,
-            place: Place::Files(Box::new(Files { claims, volumes, snapshots, machines, templates, namespaces })),
+            place: Place::Files(Box::new(Files { claims, volumes, snapshots, machines, templates, namespaces, unreadable: raw.1 })),
         }
+    }
+
+    /// Whether "there is none of this name" may be said: something of it may be in the files that cannot be read.
+    pub(super) fn readable<K: Resource<DynamicType = ()>>(&self, namespace: &str, name: &str) -> Known<()> {
+        let Place::Files(files) = &self.place else { return Ok(()) };
+        let named = (K::kind(&()).into_owned(), namespace.to_owned(), name.to_owned());
+        if files.unreadable.contains(&named) { Err(Unknown(format!("{} {namespace}/{name} cannot be read", named.0))) } else { Ok(()) }
     }
 
     /// Whether "no image makes it" may be said.
@@ -346,6 +370,11 @@ impl Fill<'_> {
         let found = found.unwrap_or_default();
         self.ledger.begin(K::KIND);
         found.iter().for_each(|object| self.ledger.observe(object));
+        for (kind, namespace, name) in &self.raw.1 {
+            if *kind == K::kind(&()) {
+                self.ledger.unreadable(K::KIND, namespace, name);
+            }
+        }
         self.ledger.commit(K::KIND);
         found
     }

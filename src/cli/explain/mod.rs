@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 use super::{Exit, Failure, Output, client};
 use crate::{
     admission::{Found, View, is_selected, pool_facts, source_facts, verdict_on},
-    foreign::{Claim, DataVolume, KubevirtMachineTemplate, VirtualMachine},
+    foreign::{Claim, DataVolume, KubevirtMachineTemplate, VirtualMachine, VolumeSnapshot},
     rules::{
         capability::NODE_LOCAL_PROVISIONERS,
         clone::{CloneRequest, Known, Source, SourceFacts, SubjectKind, Unknown, Verdict},
@@ -125,6 +125,7 @@ fn untold(unknown: Unknown) -> Failure {
 
 /// What one object asks for; nothing where it is not there.
 async fn asked<K: Single + Clones>(objects: &Objects, namespace: &str, name: &str) -> Result<Option<Vec<CloneRequest>>, Failure> {
+    objects.readable::<K>(namespace, name).map_err(untold)?;
     let Some(object) = objects.find::<K>(namespace, name).await? else { return Ok(None) };
     object.clone_requests(&objects.ledger).map(Some).map_err(untold)
 }
@@ -180,12 +181,17 @@ async fn source(objects: &Objects, source: &Source) -> Result<Known<SourceFacts>
     let claim = match source {
         Source::Claim(name) => Some(name.clone()),
         Source::Snapshot(name) => {
+            if let Err(unknown) = objects.readable::<VolumeSnapshot>(&objects.catalog, name) {
+                return Ok(Err(unknown));
+            }
             found.snapshot = objects.find(&objects.catalog, name).await?;
             found.snapshot.as_ref().and_then(|snapshot| snapshot.spec.read()?.source.as_ref()?.persistent_volume_claim_name.clone())
         }
     };
     if let Some(name) = claim {
-        if let Err(unknown) = objects.claims_known() {
+        let catalog = &objects.catalog;
+        let readable = || objects.readable::<Claim>(catalog, &name).and_then(|()| objects.readable::<DataVolume>(catalog, &name));
+        if let Err(unknown) = objects.claims_known().and_then(|()| readable()) {
             return Ok(Err(unknown));
         }
         found.claim = objects.find(&objects.catalog, &name).await?;

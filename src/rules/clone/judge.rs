@@ -3,8 +3,8 @@ use std::collections::BTreeMap;
 use kube::core::{Selector, SelectorExt as _};
 
 use super::{
-    Access, CloneRequest, Fence, GoldenFacts, Known, Patch, Progress, Rule, Situation, SourceFacts, SourceVolume, StatedSize, SubjectKind,
-    Unknown, Verdict, Violation,
+    Access, CloneRequest, Fence, GoldenFacts, Known, Patch, Progress, Rule, Situation, Source, SourceFacts, SourceVolume, StatedSize,
+    SubjectKind, Unknown, Verdict, Violation,
 };
 use crate::rules::{
     Reason,
@@ -122,7 +122,7 @@ impl Judgement<'_> {
         }
         if self.request.subject.kind != SubjectKind::DataSource {
             let settled = self.settle_class(volume);
-            self.class(&settled, volume, &[]);
+            self.class(&settled, volume, None);
             self.fit(&settled, volume);
             self.forced_copy();
         }
@@ -139,8 +139,9 @@ impl Judgement<'_> {
         }
         self.progress(golden);
         let settled = self.settle_class(&golden.volume);
-        self.class(&settled, &golden.volume, &golden.targets);
+        self.class(&settled, &golden.volume, Some(golden));
         self.fit(&settled, &golden.volume);
+        self.content();
         self.forced_copy();
         self.node_pinned(&settled);
         let patch = self.patch(golden, settled);
@@ -254,7 +255,7 @@ impl Judgement<'_> {
     }
 
     /// R14: one class on both sides, because storage clones within one.
-    fn class(&mut self, settled: &Option<Settled>, source: &SourceVolume, targets: &[super::Target]) {
+    fn class(&mut self, settled: &Option<Settled>, source: &SourceVolume, golden: Option<&GoldenFacts>) {
         let Some(settled) = settled else { return };
         let Some(class) = &source.class else {
             return self.warn(format_args!("has no StorageClass yet, so that {:?} of the disk cannot be checked", settled.class));
@@ -262,13 +263,22 @@ impl Judgement<'_> {
         if *class == settled.class {
             return;
         }
+        let targets = golden.map(|golden| golden.targets.as_slice()).unwrap_or_default();
         let fits = targets.iter().find(|target| target.class.as_ref() == Some(&settled.class));
         let others = targets.iter().filter_map(|target| Some(format!("{} in {:?}", target.golden, target.class.as_ref()?)));
         let others: Vec<String> = others.collect();
         let advice = match fits {
             Some(target) => format!("clone {} instead, which is in {:?}", target.golden, settled.class),
             None if others.len() > 1 => format!("write `storageClassName: {class}`, or clone one of {}", others.join(", ")),
-            None => format!("write `storageClassName: {class}`, or add a target for {:?} to the image", settled.class),
+            None => {
+                let more = match golden.map(|golden| golden.image.is_some()) {
+                    Some(true) => format!(", or add a target for {:?} to the image", settled.class),
+                    Some(false) => format!(", or create the GoldenImage with a target for {:?}", settled.class),
+                    // Nothing makes a hand-made image in other classes.
+                    None => String::new(),
+                };
+                format!("write `storageClassName: {class}`{more}")
+            }
         };
         self.refuse(
             Rule::R14,
@@ -322,30 +332,47 @@ impl Judgement<'_> {
 
     /// R16: not smaller than what the golden's claim asks for, and not larger than it holds where the class cannot grow volumes.
     fn size(&mut self, size: crate::model::DiskSize, volume: Volume, source: &SourceVolume, class: Option<&ClassFacts>) {
-        let requested = volume.requested(size, self.request.shape);
+        let shape = self.request.shape;
+        let requested = volume.requested(size, shape);
         let Some(request) = source.request else {
             return self.warn(format_args!("has no size yet, so that {size} of the disk cannot be checked"));
         };
-        if requested < request {
-            let (small, large) = in_one_unit(requested, request);
-            return self.refuse(
-                Rule::R16,
-                format_args!(
-                    "asks storage for {large}, the disk for {small}: a clone cannot be smaller; write a size of {request} or more"
-                ),
-            );
-        }
         let holds = source.capacity.unwrap_or(request);
+        let can_grow = class.is_none_or(|class| class.allows_expansion);
+        // What is told is what then passes: CDI's share comes on top of what is written.
+        let smallest = volume.smallest_for(request, shape);
+        let advice = if can_grow {
+            format!("write a size of {smallest} or more")
+        } else if volume.requested(smallest, shape) <= holds {
+            format!("write a size of {smallest}")
+        } else {
+            format!("no size in `spec.storage` fits: use `spec.pvc`, to which nothing is added, with a size of {request}")
+        };
+        // Of a device CDI compares what is written (`validateClone`), before the class's minimum is put in its place.
+        let is_as_written = source.volume_mode == Some(VolumeMode::Block) && matches!(self.request.source, Source::Claim(_));
+        let counted = if is_as_written { size.min(requested) } else { requested };
+        if counted < request {
+            let (small, large) = in_one_unit(counted, request);
+            return self
+                .refuse(Rule::R16, format_args!("asks storage for {large}, the disk for {small}: a clone cannot be smaller; {advice}"));
+        }
         if let Some(class) = class.filter(|class| requested > holds && !class.allows_expansion) {
             let (held, wanted) = in_one_unit(holds, requested);
             self.refuse(
                 Rule::R16,
                 format_args!(
-                    "holds {held}, the disk wants {wanted}, and class {:?} cannot grow volumes: write {request}, or set `allowVolumeExpansion: true` on the class",
+                    "holds {held}, the disk wants {wanted}, and class {:?} cannot grow volumes: {advice}, or set `allowVolumeExpansion: true` on the class",
                     class.name
                 ),
             );
         }
+    }
+
+    /// R16: a golden is a disk, and CDI makes no other content of a claim than it has (`validateContentTypes`).
+    fn content(&mut self) {
+        let Some(content) = self.request.content_type.as_ref().filter(|_| matches!(self.request.source, Source::Claim(_))) else { return };
+        let content: String = content.chars().take(64).collect();
+        self.refuse(Rule::R16, format_args!("is a disk, and would never be cloned as `contentType: {content}`: remove it"));
     }
 
     /// The class's facts; a class that does not exist is told (R14).
@@ -358,7 +385,7 @@ impl Judgement<'_> {
         facts
     }
 
-    /// R16: annotations that make CDI copy over the network.
+    /// R16: annotations that make CDI copy over the network, or do nothing for ever: it takes the way that is written there as it is.
     fn forced_copy(&mut self) {
         let request = self.request;
         for key in [marks::CDI_USE_POPULATOR, marks::CDI_CLONE_TYPE] {
@@ -370,7 +397,11 @@ impl Judgement<'_> {
                     "would be copied over the network"
                 }
                 (marks::CDI_USE_POPULATOR, _) => "would never be cloned",
-                _ => continue,
+                (_, "snapshot") => continue,
+                // A snapshot is cloned as one alone. A claim of its own is not CDI's to make.
+                (_, "csi-clone") if matches!(request.source, Source::Claim(_)) => continue,
+                _ if request.subject.kind == SubjectKind::Claim => continue,
+                _ => "would never be cloned",
             };
             let value: String = value.chars().take(64).collect();
             self.refuse(Rule::R16, format_args!("{what} because of the annotation `{key}: {value:?}`: remove it"));

@@ -131,6 +131,8 @@ pub struct CloneRequest {
     pub size: StatedSize,
     /// The volume mode it states.
     pub volume_mode: Option<VolumeMode>,
+    /// The content it states (`spec.contentType`), where that is no disk.
+    pub content_type: Option<String>,
     /// The access modes it states.
     pub access_modes: Vec<String>,
     /// The annotations on the disk that CDI or this catalog reads.

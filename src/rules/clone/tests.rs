@@ -1,7 +1,7 @@
 use rstest::rstest;
 
 use super::*;
-use crate::rules::{class::ClassFacts, freeze::FrozenBy, marks};
+use crate::rules::{class::ClassFacts, freeze::FrozenBy, marks, size::Volume};
 
 const GOLDEN: &str = "talos-worker-ce4c-v1.13.6";
 
@@ -54,6 +54,7 @@ fn request() -> CloneRequest {
         class: StatedClass::Named("replicated".into()),
         size: StatedSize::Bytes(size("20Gi")),
         volume_mode: None,
+        content_type: None,
         access_modes: Vec::new(),
         annotations: BTreeMap::new(),
         pool: Pool::new("tenant-a", Pool::WORKERS, "demo-md0"),
@@ -88,6 +89,10 @@ fn case(change: impl FnOnce(&mut Case, &mut GoldenFacts)) -> Case {
 }
 
 fn verdict(case: &Case) -> Verdict {
+    verdict_with(case, &Overheads::default())
+}
+
+fn verdict_with(case: &Case, overheads: &Overheads) -> Verdict {
     judge(
         &case.request,
         &Situation {
@@ -95,7 +100,7 @@ fn verdict(case: &Case) -> Verdict {
             source: case.source.clone(),
             classes: Ok(&case.classes),
             profiles: Ok(&case.profiles),
-            overheads: &Overheads::default(),
+            overheads,
             pool: case.pool.clone(),
             namespace_labels: case.labels.as_ref().map_err(Clone::clone),
             node_local: &["topolvm.io".to_owned()],
@@ -211,6 +216,25 @@ fn r14_names_both_classes_and_what_would_fit(#[case] more: &[Target], #[case] st
         golden.targets.extend_from_slice(more);
     });
     refused(&case, &[Rule::R14], &["is in StorageClass \"replicated\"", &format!("the disk in {stated:?} (it states)"), advice]);
+}
+
+/// What nobody makes goldens for has no image to add a target to.
+#[test]
+fn r14_without_an_image_no_target_can_be_added_to_one() {
+    let mismatch = |change: fn(&mut Case, &mut GoldenFacts)| {
+        case(|case, golden| {
+            case.request.class = StatedClass::Named("rigid".into());
+            case.request.size = StatedSize::Absent;
+            change(case, golden);
+        })
+    };
+    let gone = mismatch(|_, golden| (golden.image, golden.targets) = (None, Vec::new()));
+    refused(&gone, &[Rule::R14], &["or create the GoldenImage with a target for \"rigid\""]);
+    let hand_made = mismatch(|case, golden| {
+        case.source = Ok(SourceFacts::Unmarked { volume: golden.volume.clone(), is_populated: true });
+    });
+    let Verdict::Allow { warnings, .. } = verdict(&hand_made) else { panic!("a hand-made image is admitted") };
+    assert!(warnings.iter().any(|warning| warning.ends_with("write `storageClassName: replicated`")), "{warnings:?}");
 }
 
 /// R14, R15, B17: who decides on a class that is not stated.
@@ -344,11 +368,139 @@ fn r16_modes(#[case] stated: Option<VolumeMode>, #[case] shape: Shape, #[case] t
 #[case(marks::CDI_USE_POPULATOR, "T", false)]
 #[case(marks::CDI_CLONE_TYPE, "copy", true)]
 #[case(marks::CDI_CLONE_TYPE, "csi-clone", false)]
+#[case(marks::CDI_CLONE_TYPE, "snapshot", false)]
+#[case(marks::CDI_CLONE_TYPE, "", true)]
+#[case(marks::CDI_CLONE_TYPE, "network", true)]
+#[case(marks::CDI_CLONE_TYPE, "CSI-Clone", true)]
 fn r16_forced_copies(#[case] key: &str, #[case] value: &str, #[case] copies: bool) {
     let case = case(|case, _| {
         case.request.annotations.insert(key.into(), value.into());
     });
     if copies { refused(&case, &[Rule::R16], &[key, "remove it"]) } else { drop(allowed(&case, &[])) }
+}
+
+/// CDI takes the way that is written on a DataVolume as it is, and knows two for a snapshot. A claim is not its to make.
+#[rstest]
+#[case::a_claim(Source::Claim(GOLDEN.into()), SubjectKind::DataVolume, "csi-clone", true)]
+#[case::a_snapshot(Source::Snapshot(GOLDEN.into()), SubjectKind::DataVolume, "csi-clone", false)]
+#[case::a_snapshot_of_a_vm(Source::Snapshot(GOLDEN.into()), SubjectKind::VirtualMachine, "csi-clone", false)]
+#[case::a_snapshot_as_one(Source::Snapshot(GOLDEN.into()), SubjectKind::DataVolume, "snapshot", true)]
+#[case::kubernetes_own(Source::Claim(GOLDEN.into()), SubjectKind::Claim, "anything", true)]
+fn r16_a_way_that_cdi_does_not_know(#[case] source: Source, #[case] kind: SubjectKind, #[case] way: &str, #[case] admitted: bool) {
+    let case = case(|case, _| {
+        case.request.source = source;
+        case.request.subject.kind = kind;
+        case.request.annotations.insert(marks::CDI_CLONE_TYPE.into(), way.into());
+    });
+    if admitted { drop(allowed(&case, &[])) } else { refused(&case, &[Rule::R16], &["would never be cloned", "csi-clone", "remove it"]) }
+}
+
+#[rstest]
+#[case::of_a_claim(Source::Claim(GOLDEN.into()), Some("archive"), false)]
+#[case::a_disk(Source::Claim(GOLDEN.into()), None, true)]
+#[case::of_a_snapshot_nobody_asks(Source::Snapshot(GOLDEN.into()), Some("archive"), true)]
+fn r16_a_disk_is_cloned_as_a_disk(#[case] source: Source, #[case] content: Option<&str>, #[case] admitted: bool) {
+    for kind in [SubjectKind::DataVolume, SubjectKind::VirtualMachine, SubjectKind::MachineTemplate] {
+        let case = case(|case, _| {
+            case.request.source = source.clone();
+            case.request.subject.kind = kind;
+            case.request.content_type = content.map(str::to_owned);
+        });
+        if admitted { drop(allowed(&case, &[])) } else { refused(&case, &[Rule::R16], &["`contentType: archive`", "remove it"]) }
+    }
+}
+
+/// A class that makes claims no smaller than 4Gi: the golden of a smaller disk has that size, and of a device CDI compares what is written.
+#[rstest]
+#[case::a_device(
+    VolumeMode::Block,
+    Shape::Storage,
+    "2Gi",
+    Some("asks storage for 4Gi, the disk for 2Gi: a clone cannot be smaller; write a size of 4Gi or more")
+)]
+#[case::a_device_in_full(VolumeMode::Block, Shape::Storage, "4Gi", None)]
+#[case::a_file_system(VolumeMode::Filesystem, Shape::Storage, "2Gi", None)]
+#[case::a_claim(VolumeMode::Filesystem, Shape::Claim, "2Gi", Some("write a size of 4Gi or more"))]
+fn r16_what_the_classs_minimum_hides(#[case] mode: VolumeMode, #[case] shape: Shape, #[case] stated: &str, #[case] text: Option<&str>) {
+    let case = case(|case, golden| {
+        case.request.shape = shape;
+        case.request.volume_mode = Some(mode);
+        case.request.size = StatedSize::Bytes(size(stated));
+        case.profiles.values_mut().for_each(|profile| profile.minimum = Some(size("4Gi")));
+        (golden.volume.request, golden.volume.capacity, golden.volume.volume_mode) = (Some(size("4Gi")), None, Some(mode));
+    });
+    match text {
+        None => drop(allowed(&case, &[])),
+        Some(text) => refused(&case, &[Rule::R16], &[text]),
+    }
+}
+
+/// On a file system CDI puts a share on top of what is written: what is told has none of it yet.
+#[rstest]
+#[case::too_small("replicated", "9Gi", "11381663335", "write a size of 10Gi or more")]
+#[case::too_small_and_rigid("rigid", "9Gi", "11381663335", "write a size of 10Gi (R16)")]
+#[case::too_large("rigid", "11381663335", "11381663335", "cannot grow volumes: write a size of 10Gi, or set")]
+#[case::taken_over(
+    "rigid",
+    "10Gi",
+    "10Gi",
+    "no size in `spec.storage` fits: use `spec.pvc`, to which nothing is added, with a size of 10Gi, or set"
+)]
+fn r16_the_size_that_then_passes(#[case] class: &str, #[case] stated: &str, #[case] request: &str, #[case] advice: &str) {
+    let case = case(|case, golden| {
+        case.request.class = StatedClass::Named(class.into());
+        case.request.volume_mode = Some(VolumeMode::Filesystem);
+        case.request.size = StatedSize::Bytes(size(stated));
+        golden.volume = SourceVolume {
+            class: Some(class.into()),
+            request: Some(size(request)),
+            capacity: None,
+            volume_mode: Some(VolumeMode::Filesystem),
+        };
+    });
+    refused(&case, &[Rule::R16], &[advice]);
+}
+
+proptest::proptest! {
+    /// R16's remedy leads out: whatever golden, class and size, what a refusal says to write is admitted when it is written.
+    #[test]
+    fn r16_what_is_told_to_be_written_is_admitted(
+        (request, room) in (1..=1_u64 << 45, 0..=1_u64 << 24),
+        (stated, minimum) in (1..=1_u64 << 46, proptest::option::of(1..=1_u64 << 44)),
+        thousandths in 0..=1000_u32,
+        (is_file, is_claim, is_rigid, is_made, is_snapshot) in proptest::prelude::any::<(bool, bool, bool, bool, bool)>(),
+    ) {
+        let bytes = |bytes: u64| DiskSize::from_bytes(bytes).expect("in range");
+        let mode = if is_file { VolumeMode::Filesystem } else { VolumeMode::Block };
+        let overhead = f64::from(thousandths) / 1000.0;
+        let overheads = Overheads::parse(Some(&overhead.to_string()), []);
+        let minimum = minimum.map(bytes);
+        // As CDI makes one, or as somebody made it before.
+        let request = if is_made { Volume { mode, overhead, minimum }.claim_for(bytes(request)) } else { bytes(request) };
+        let mut case = case(|case, golden| {
+            let class = if is_rigid { "rigid" } else { "replicated" };
+            case.request.class = StatedClass::Named(class.into());
+            case.request.volume_mode = Some(mode);
+            case.request.shape = if is_claim { Shape::Claim } else { Shape::Storage };
+            case.request.size = StatedSize::Bytes(bytes(stated));
+            if is_snapshot {
+                case.request.source = Source::Snapshot(GOLDEN.into());
+            }
+            case.profiles.values_mut().for_each(|profile| profile.minimum = minimum);
+            let capacity = Some(bytes(request.bytes() + room));
+            golden.volume = SourceVolume { class: Some(class.into()), request: Some(request), capacity, volume_mode: Some(mode) };
+        });
+        if let Some(message) = verdict_with(&case, &overheads).message() {
+            let (_, told) = message.split_once("size of ").expect("a size to write");
+            let told = told.split([' ', ',', ';']).next().expect("a size");
+            if message.contains("use `spec.pvc`") {
+                case.request.shape = Shape::Claim;
+            }
+            case.request.size = StatedSize::Bytes(size(told));
+            let again = verdict_with(&case, &overheads);
+            proptest::prop_assert!(matches!(again, Verdict::Allow { .. }), "{message}\n{again:?}");
+        }
+    }
 }
 
 #[test]

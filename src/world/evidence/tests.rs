@@ -121,7 +121,7 @@ fn an_import_is_kept_only_where_its_class_may_freeze_a_pool(#[case] meta: Value,
 #[case::own_source(json!({}), json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "g"}}), None)]
 #[case::of_a_vm(json!({"labels": {marks::KUBEVIRT_CREATED_BY: "u"}}), json!({}), Some(vec![]))]
 #[case::any_other(json!({}), json!({"storageClassName": "replicated"}), None)]
-#[case::temporary(json!({"ownerReferences": [{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "d", "uid": "u", "controller": true}], "annotations": {marks::GOLDEN: "g"}}), json!({}), None)]
+#[case::owned_by_another(json!({"ownerReferences": [{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "d", "uid": "u", "controller": true}], "annotations": {marks::GOLDEN: "g"}}), json!({}), Some(vec!["Claim g (by mark)"]))]
 fn claims(#[case] meta: Value, #[case] spec: Value, #[case] expected: Option<Vec<&str>>) {
     let facts = object::<Claim>("tenant-a", meta, spec, json!({})).facts(CATALOG);
     assert_eq!(facts.is_some(), expected.is_some());
@@ -133,6 +133,7 @@ fn claims(#[case] meta: Value, #[case] spec: Value, #[case] expected: Option<Vec
 #[case(json!({"name": "tmp-pvc-1", "annotations": {marks::GOLDEN: "g"}}))]
 #[case(json!({"name": "prime-1", "annotations": {marks::GOLDEN: "g"}}))]
 #[case(json!({"labels": {marks::CDI_OWNED_BY: "u"}, "annotations": {marks::GOLDEN: "g"}}))]
+#[case(json!({"ownerReferences": [{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "d", "uid": "u", "controller": true}], "annotations": {marks::GOLDEN: "g"}}))]
 fn temporaries_never_count(#[case] meta: Value) {
     assert_eq!(object::<Claim>(CATALOG, meta.clone(), json!({}), json!({})).facts(CATALOG), None);
     let snapshot = object::<VolumeSnapshot>(CATALOG, meta.clone(), json!({"source": {"persistentVolumeClaimName": "g"}}), json!({}));

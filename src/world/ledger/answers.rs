@@ -19,7 +19,7 @@ use crate::{
             unknown_standing,
         },
         copied::CopyCause,
-        dependence::{CloneVolume, Dependence, dependence},
+        dependence::{CloneVolume, Copied, Dependence, Make, dependence},
         freeze::{PoolDisk, PoolTemplate, frozen_class},
         pool::Pool,
     },
@@ -161,13 +161,14 @@ impl Ledger {
         let mut flying: HashSet<u128> = HashSet::new();
         let mut consumers: Vec<Consumer> = Vec::with_capacity(disks.len() + others.len());
         let golden_name = self.names.find(golden.name);
+        let golden_claim = self.object(Kind::Claim, &self.catalog_namespace, golden.name).and_then(|row| self.rows.get(row));
         for ((namespace, name), evidence) in disks {
             let disk = self.disk(namespace, name);
             if evidence >= Evidence::Mark && self.is_another_goldens(disk, golden_name) {
                 continue;
             }
             flying.extend(disk.volume.map(|volume| u128::from_be_bytes(volume.uid)));
-            consumers.extend(self.disk_consumer(disk, evidence, storage));
+            consumers.extend(self.disk_consumer(disk, golden_claim, evidence, storage));
         }
         for (row, evidence) in others.into_values() {
             let Some(row) = self.rows.get(row) else { continue };
@@ -270,7 +271,7 @@ impl Ledger {
         self.golden_of(self.rows.find(key).filter(|_| row.kind == Kind::Claim)?)
     }
 
-    fn disk_consumer(&self, disk: Disk<'_>, evidence: Evidence, storage: Storage<'_>) -> Option<Consumer> {
+    fn disk_consumer(&self, disk: Disk<'_>, golden: Option<&Row>, evidence: Evidence, storage: Storage<'_>) -> Option<Consumer> {
         let row = disk.volume.or(disk.claim)?;
         let volume = disk.volume.map(|row| DiskVolume {
             has_ended: row.is(flag::ENDED),
@@ -285,7 +286,7 @@ impl Ledger {
         let standing = match evidence {
             Evidence::Unreadable => other_standing(ConsumerKind::Disk, false, Dependence::Unknown),
             Evidence::Unknown => unknown_standing(ConsumerKind::Disk, false),
-            _ => disk_standing(volume, claim, self.dependence(disk, storage)),
+            _ => disk_standing(volume, claim, self.dependence(disk, golden, storage)),
         };
         // A further target of ours, made from this golden: while it is filled it needs the golden, afterwards it is a golden itself.
         if standing == Standing::Listed && self.names.get(row.namespace) == self.catalog_namespace {
@@ -329,15 +330,20 @@ impl Ledger {
         Consumer { kind, namespace, name, pool, evidence, standing, created, copied: None }
     }
 
-    fn dependence(&self, disk: Disk<'_>, storage: Storage<'_>) -> Dependence {
+    fn dependence(&self, disk: Disk<'_>, golden: Option<&Row>, storage: Storage<'_>) -> Dependence {
         let text = |id: NameId| id.some().map(|id| self.names.get(id));
         let class = disk.claim.and_then(|claim| text(claim.class));
+        let provisioner = |claim: &Row| Some(storage.classes.get(text(claim.class)?)?.provisioner.as_str());
+        let make = |claim: &Row| Make { provisioner: provisioner(claim), is_block: claim.is(flag::BLOCK) };
+        let row = disk.volume.or(disk.claim);
+        let copied = match disk.copied() {
+            None => Copied::No,
+            // Nobody but CDI and this daemon writes there.
+            Some(_) if row.is_some_and(|row| self.names.get(row.namespace) == self.catalog_namespace) => Copied::Proven,
+            Some(_) => disk.claim.map_or(Copied::Said, |claim| Copied::of(make(claim), golden.map(make))),
+        };
         let recorded = disk.claim.and_then(|claim| text(claim.driver));
-        let of_class = class.and_then(|class| Some(storage.classes.get(class)?.provisioner.as_str()));
-        // Whoever may write the claim may write another driver on it: where the two differ, nobody can say which one made it.
-        let driver = recorded.or(of_class).filter(|driver| of_class.is_none_or(|of_class| of_class == *driver));
-        let was_copied = disk.copied().is_some();
-        dependence(CloneVolume { driver, class, was_copied }, storage.independent)
+        dependence(CloneVolume { recorded, provisioner: disk.claim.and_then(provisioner), class, copied }, storage.independent)
     }
 
     /// The UID of the DataVolume a VolumeCloneSource belongs to, which CDI puts into its name.

@@ -159,6 +159,8 @@ pub struct Facts {
     pub lacks_class: bool,
     /// The driver that made a claim's volume.
     pub driver: Option<String>,
+    /// Whether a claim's volume is a block device.
+    pub is_block: bool,
 }
 
 impl Default for Facts {
@@ -175,6 +177,7 @@ impl Default for Facts {
             class: None,
             lacks_class: false,
             driver: None,
+            is_block: false,
         }
     }
 }

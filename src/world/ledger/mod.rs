@@ -244,6 +244,7 @@ impl Ledger {
             (facts.progress.waits, flag::WAITS),
             (facts.lacks_class, flag::LACKS_CLASS),
             (facts.progress.is_prepopulated, flag::PREPOPULATED),
+            (facts.is_block, flag::BLOCK),
         ];
         Row {
             uid: facts.uid.unwrap_or(0).to_be_bytes(),

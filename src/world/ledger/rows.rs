@@ -76,6 +76,7 @@ pub(super) mod flag {
     pub(in super::super) const WAITS: u8 = 16;
     pub(in super::super) const LACKS_CLASS: u8 = 32;
     pub(in super::super) const PREPOPULATED: u8 = 64;
+    pub(in super::super) const BLOCK: u8 = 128;
 }
 
 /// One reference of one object, and what is known of the object; an object with several references has a chain of rows.

@@ -139,14 +139,51 @@ fn dependence_comes_from_the_claims_driver_or_class() {
     assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): Depends"]);
     let driver = json!({"annotations": {marks::GOLDEN: "g", "volume.kubernetes.io/storage-provisioner": "topolvm.io"}});
     ledger.observe(&claim("tenant-a/d", driver.clone(), "gone", "Bound"));
-    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): -"], "the driver recorded on the claim outlives its class");
+    assert_eq!(
+        of(&ledger, "g"),
+        ["Disk tenant-a/d of unknown (by spec): MayDepend"],
+        "the driver recorded on a claim is whatever was written there"
+    );
     ledger.observe(&claim("tenant-a/d", driver.clone(), "thin", "Bound"));
     assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): -"]);
     ledger.observe(&claim("tenant-a/d", driver, "zfs", "Bound"));
     assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): MayDepend"], "a mark takes no consumer away");
+}
+
+/// R22: that a clone was copied over the network is an annotation, which a tenant may write on a finished clone at any time.
+#[test]
+fn a_copy_is_believed_where_storage_could_not_have_cloned() {
+    let golden = |class: &str, mode: &str| {
+        let spec = json!({"storageClassName": class, "volumeMode": mode});
+        object::<Claim>("cozy-public/g", json!({"labels": {marks::GOLDEN: "true"}}), spec, json!({"phase": "Bound"}))
+    };
     let copied = json!({"annotations": {marks::GOLDEN: "g", marks::CDI_CLONE_TYPE: "copy"}});
-    ledger.observe(&claim("tenant-a/d", copied, "zfs", "Bound"));
-    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/d of unknown (by spec): -"]);
+    let told = |told: &str| format!("Disk tenant-a/d of unknown (by spec): {told}");
+    let mut ledger = synced();
+    for (on_volume, on_claim) in [(json!({}), copied.clone()), (copied.clone(), marked("g")), (copied.clone(), copied)] {
+        ledger.delete(Kind::Claim, CATALOG, "g");
+        ledger.observe(&volume("tenant-a/d", on_volume, from_golden("g"), "Succeeded"));
+        ledger.observe(&claim("tenant-a/d", on_claim, "zfs", "Bound"));
+        assert_eq!(of(&ledger, "g"), [told("MayBeNoCopy")], "nothing is known of the golden");
+        ledger.observe(&golden("zfs", "Filesystem"));
+        assert_eq!(of(&ledger, "g"), [told("MayBeNoCopy")]);
+        ledger.observe(&golden("gone", "Filesystem"));
+        assert_eq!(of(&ledger, "g"), [told("MayBeNoCopy")]);
+        ledger.observe(&golden("thin", "Filesystem"));
+        assert_eq!(of(&ledger, "g"), [told("-")], "another driver");
+        ledger.observe(&golden("zfs", "Block"));
+        assert_eq!(of(&ledger, "g"), [told("-")], "another volume mode");
+    }
+}
+
+/// R22: nor does an owner that a tenant writes on it.
+#[test]
+fn an_orphaned_disk_counts_whoever_is_said_to_own_it() {
+    let mut ledger = synced();
+    let owner = json!([{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "d", "uid": "u", "controller": true}]);
+    let meta = json!({"annotations": {marks::GOLDEN: "g"}, "ownerReferences": owner});
+    ledger.observe(&claim("tenant-a/orphan", meta, "zfs", "Bound"));
+    assert_eq!(of(&ledger, "g"), ["Disk tenant-a/orphan of unknown (by mark): Depends"]);
 }
 
 /// B24, kubernetes#80475: delete and create under one name arrive as one update.

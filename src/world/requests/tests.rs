@@ -62,6 +62,18 @@ fn a_disk_is_read_whole() {
 }
 
 #[test]
+fn content_is_told_where_it_is_no_disk() {
+    for (stated, expected) in [(Value::Null, None), (json!(""), None), (json!("kubevirt"), None), (json!("archive"), Some("archive"))] {
+        let spec = json!({"source": {"pvc": {"namespace": "cozy-public", "name": "g"}}, "storage": {}, "contentType": stated});
+        let volume = one(object::<DataVolume>("tenant-a", "d", spec.clone()).clone_requests(&ledger())).expect("a clone");
+        assert_eq!(volume.content_type.as_deref(), expected);
+        let machine = json!({"dataVolumeTemplates": [{"metadata": {"name": "d"}, "spec": spec}]});
+        let disk = one(object::<VirtualMachine>("tenant-a", "vm", machine).clone_requests(&ledger())).expect("a clone");
+        assert_eq!(disk.content_type.as_deref(), expected);
+    }
+}
+
+#[test]
 fn a_class_is_read_as_kubernetes_reads_it() {
     for (annotations, field, expected) in [
         (json!({}), json!("a"), StatedClass::Named("a".into())),
