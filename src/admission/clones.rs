@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
 
@@ -34,6 +35,8 @@ const MOST_POINTERS: usize = 32;
 const MOST_DISKS: usize = 256;
 /// The most goldens that one object may clone: each is read live.
 const MOST_SOURCES: usize = 32;
+/// Live reads of one object at once.
+const READS: usize = 8;
 
 /// The answer on one object of any clone form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -160,14 +163,12 @@ fn too_many(requests: &[CloneRequest]) -> Option<String> {
 type Sources = BTreeMap<Source, Known<SourceFacts>>;
 
 async fn read_sources(requests: &[CloneRequest], scene: &Scene, live: &Live) -> Sources {
-    let mut sources = Sources::new();
-    for request in requests {
-        if !sources.contains_key(&request.source) {
-            let facts = read_source(&request.source, scene, live).await;
-            sources.insert(request.source.clone(), facts);
-        }
-    }
-    sources
+    let sources: BTreeSet<Source> = requests.iter().map(|request| request.source.clone()).collect();
+    let reads = sources.into_iter().map(|source| async move {
+        let facts = read_source(&source, scene, live).await;
+        (source, facts)
+    });
+    futures::stream::iter(reads).buffer_unordered(READS).collect().await
 }
 
 /// Reads what stands under a name.
@@ -232,10 +233,12 @@ impl Read {
             Target::DataSource { namespace, name } => Some((namespace.clone(), name.clone())),
             _ => None,
         });
-        for (namespace, name) in pointers.take(MOST_POINTERS) {
-            let chain = follow(&namespace, &name, scene, live).await?;
-            read.chains.insert((namespace, name), chain);
-        }
+        let pointers: BTreeSet<_> = pointers.collect();
+        let reads = pointers.into_iter().take(MOST_POINTERS).map(|pointer| async move {
+            let chain = follow(&pointer.0, &pointer.1, scene, live).await?;
+            Ok((pointer, chain))
+        });
+        read.chains = futures::stream::iter(reads).buffer_unordered(READS).try_collect().await?;
         let namespace = object.meta().namespace.as_deref().unwrap_or_default();
         if let Some(machine) = owning_machine(object.meta())
             && !scene.ledger.read().has(Kind::VirtualMachine, namespace, machine)

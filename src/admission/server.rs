@@ -1,5 +1,8 @@
 //! The HTTPS server that the API server asks. Everything a caller can cost is bounded: bytes, time, connections, questions at once.
 
+mod connections;
+mod room;
+
 use std::{
     io,
     net::{SocketAddr, TcpListener},
@@ -10,7 +13,7 @@ use std::{
 use axum::{
     Json, Router,
     body::Body,
-    extract::{Path, State},
+    extract::{ConnectInfo, Path, State},
     http::StatusCode,
     response::{IntoResponse, Response},
     routing::post,
@@ -20,15 +23,20 @@ use axum_server::{
     accept::Accept,
     tls_rustls::{RustlsAcceptor, RustlsConfig},
 };
-use futures::future::BoxFuture;
+use futures::{StreamExt as _, future::BoxFuture};
 use http_body::Body as _;
 use rustls::ServerConfig;
 use tokio::{
     net::TcpStream,
-    sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
+    sync::Semaphore,
+    time::{Instant as Moment, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
+use self::{
+    connections::{Connections, Placed},
+    room::{Arriving, Begun, Room},
+};
 use super::{Answer, Judged, Live, Scene, Way, judge_clones, judge_credentials, judge_golden, judge_image, judge_namespace, review};
 use crate::run::metrics::Metrics;
 
@@ -39,16 +47,18 @@ pub struct Settings {
     pub body: usize,
     /// How long a question may take to arrive and to be answered; below the webhooks' `timeoutSeconds`, so that the caller gets our words and not its own.
     pub deadline: Duration,
+    /// How long a question may bring less than 64 KiB while it is not all there. The API server sends all of it at once.
+    pub arrival: Duration,
     /// How long a TLS handshake may take.
     pub handshake: Duration,
     /// How long a connection may be idle before a request's head.
     pub idle: Duration,
-    /// Connections open at once.
+    /// Connections open at once; for a further one another goes that nothing is asked by.
     pub connections: usize,
     /// Questions answered at once; further ones wait within their deadline.
     pub questions: usize,
-    /// Bytes of questions that are read and answered at once; further ones wait within their deadline. What a tenant packs into one can take
-    /// twenty times as much memory when it is read.
+    /// Bytes of questions that arrive at once, and again of those that are read and answered at once; further ones wait within their deadline.
+    /// What a tenant packs into one can take twenty times as much memory when it is read.
     pub bytes: usize,
     /// How long open questions may go on after shutdown.
     pub grace: Duration,
@@ -59,6 +69,7 @@ impl Default for Settings {
         Self {
             body: 8 << 20,
             deadline: Duration::from_millis(4500),
+            arrival: Duration::from_secs(2),
             handshake: Duration::from_secs(5),
             idle: Duration::from_secs(120),
             connections: 512,
@@ -91,30 +102,9 @@ struct Shared {
     app: Arc<App>,
     settings: Settings,
     places: Arc<Semaphore>,
+    connections: Arc<Connections>,
+    arriving: Arc<Arriving>,
     room: Arc<Room>,
-}
-
-/// Room for the bytes of questions.
-struct Room {
-    /// A permit for each [`Self::UNIT`].
-    free: Semaphore,
-    all: u32,
-}
-
-impl Room {
-    const UNIT: usize = 1024;
-
-    fn new(bytes: usize) -> Self {
-        let all = u32::try_from(bytes / Self::UNIT).unwrap_or(u32::MAX).max(1);
-        Self { free: Semaphore::new(all as usize), all }
-    }
-
-    /// Waits for room for a question of so many bytes; one that is larger than all of it has it for itself.
-    async fn take(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
-        let units = u32::try_from(bytes.div_ceil(Self::UNIT)).unwrap_or(u32::MAX).clamp(1, self.all);
-        // The semaphore is never closed.
-        self.free.acquire_many(units).await.ok()
-    }
 }
 
 /// The webhooks, by the last part of their address.
@@ -170,14 +160,22 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     app.metrics.expect_reviews(names(), Answer::WORDS);
+    let connections = Connections::new(settings.connections);
     let acceptor = Acceptor {
         tls: RustlsAcceptor::new(RustlsConfig::from_config(tls)).handshake_timeout(settings.handshake),
-        places: Arc::new(Semaphore::new(settings.connections)),
+        connections: Arc::clone(&connections),
     };
     let (grace, idle) = (settings.grace, settings.idle);
-    let (places, room) = (Arc::new(Semaphore::new(settings.questions)), Arc::new(Room::new(settings.bytes)));
-    let shared = Shared { app: Arc::new(app), places, room, settings };
-    let service = Router::new().route("/{hook}", post(answer)).with_state(shared).into_make_service();
+    let shared = Shared {
+        app: Arc::new(app),
+        places: Arc::new(Semaphore::new(settings.questions)),
+        connections,
+        arriving: Arc::new(Arriving::new(settings.bytes)),
+        room: Arc::new(Room::new(settings.bytes)),
+        settings,
+    };
+    let router = Router::new().route("/{hook}", post(answer)).with_state(shared);
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
     let handle = Handle::<SocketAddr>::new();
     let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle.clone());
     server.http_builder().http1().header_read_timeout(idle).max_headers(64);
@@ -198,38 +196,79 @@ pub async fn serve(
     }
 }
 
-async fn answer(State(shared): State<Shared>, Path(hook): Path<String>, body: Body) -> Response {
+async fn answer(
+    State(shared): State<Shared>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    Path(hook): Path<String>,
+    body: Body,
+) -> Response {
     let Some(hook) = Hook::parse(&hook) else { return StatusCode::NOT_FOUND.into_response() };
     let began = Instant::now();
-    let deadline = tokio::time::Instant::now() + shared.settings.deadline;
-    let most = shared.settings.body;
-    let announced = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(most).min(most);
-    // Held from before the first byte until the answer is there.
-    let Ok(_room) = tokio::time::timeout_at(deadline, shared.room.take(announced)).await else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "too much is asked at once, try again").into_response();
+    let deadline = Moment::now() + shared.settings.deadline;
+    let Some(length) = body.size_hint().exact().map(|length| usize::try_from(length).unwrap_or(usize::MAX)) else {
+        return (StatusCode::LENGTH_REQUIRED, "a question tells its length").into_response();
     };
-    let read = tokio::time::timeout_at(deadline, axum::body::to_bytes(body, most)).await;
-    let bytes = match read {
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(_)) => return (StatusCode::PAYLOAD_TOO_LARGE, "the question is too large or was cut off").into_response(),
-        Err(_) => return (StatusCode::REQUEST_TIMEOUT, "the question did not arrive in time").into_response(),
+    if length > shared.settings.body {
+        return (StatusCode::PAYLOAD_TOO_LARGE, "the question is too large").into_response();
+    }
+    let mut begun = shared.arriving.begin();
+    let bytes = match read(body, length, shared.settings.arrival, deadline, &mut begun).await {
+        Ok(bytes) => bytes,
+        Err(refused) => return refused.into_response(),
     };
+    // Held until the answer is there.
+    let Ok(_room) = timeout_at(deadline, shared.room.take(bytes.len())).await else { return BUSY.into_response() };
     let request = match review::Request::read(&bytes) {
         Ok(request) => request,
         Err(error) => return (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
     };
-    drop(bytes);
+    drop((bytes, begun));
+    let _under_way = shared.connections.ask(peer);
     let work = async {
         // Held while the question is answered. The semaphore is never closed.
         let _place = shared.places.acquire().await;
         decide(hook, &request, &shared.app).await
     };
-    let answer = tokio::time::timeout_at(deadline, work)
-        .await
-        .unwrap_or_else(|_| Answer::Later("no verdict yet, try again: it took too long".to_owned()));
+    let answer =
+        timeout_at(deadline, work).await.unwrap_or_else(|_| Answer::Later("no verdict yet, try again: it took too long".to_owned()));
     shared.app.metrics.judged(hook.as_str(), answer.as_str(), began.elapsed());
     log(hook, &request, &answer);
     Json(review::response(&request.uid, &answer)).into_response()
+}
+
+/// The least of a question that must come within [`Settings::arrival`], or the rest of it.
+const PART: usize = 64 << 10;
+
+/// Why a question is not judged.
+type Refused = (StatusCode, &'static str);
+
+const BUSY: Refused = (StatusCode::SERVICE_UNAVAILABLE, "too much is asked at once, try again");
+
+/// Reads a question of so many bytes.
+async fn read(body: Body, length: usize, arrival: Duration, deadline: Moment, room: &mut Begun<'_>) -> Result<Vec<u8>, Refused> {
+    let mut parts = body.into_data_stream();
+    let mut bytes = Vec::new();
+    let (mut part, mut until) = (PART, Moment::now() + arrival);
+    loop {
+        let more = match timeout_at(until.min(deadline), parts.next()).await {
+            Ok(Some(Ok(more))) => more,
+            Ok(None) => return Ok(bytes),
+            Ok(Some(Err(_))) => return Err((StatusCode::BAD_REQUEST, "the question was cut off")),
+            Err(_) => return Err((StatusCode::REQUEST_TIMEOUT, "the question did not arrive in time")),
+        };
+        let waits = Moment::now();
+        timeout_at(deadline, room.grow(more.len())).await.map_err(|_| BUSY)?;
+        // What we were waited for is no fault of the caller's.
+        until += waits.elapsed();
+        if bytes.capacity() < bytes.len() + more.len() {
+            // Twice as much as there is, and no more than there will be.
+            bytes.reserve_exact(more.len().max(bytes.len().min(length.saturating_sub(bytes.len()))));
+        }
+        bytes.extend_from_slice(&more);
+        if bytes.len() >= part {
+            (part, until) = (bytes.len() + PART, Moment::now() + arrival);
+        }
+    }
 }
 
 async fn decide(hook: Hook, request: &review::Request, app: &App) -> Answer {
@@ -267,7 +306,7 @@ fn log(hook: Hook, request: &review::Request, answer: &Answer) {
 #[derive(Clone)]
 struct Acceptor {
     tls: RustlsAcceptor,
-    places: Arc<Semaphore>,
+    connections: Arc<Connections>,
 }
 
 impl<S: Send + 'static> Accept<TcpStream, S> for Acceptor {
@@ -276,58 +315,15 @@ impl<S: Send + 'static> Accept<TcpStream, S> for Acceptor {
     type Future = BoxFuture<'static, io::Result<(Self::Stream, Self::Service)>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let Self { tls, places } = self.clone();
+        let Self { tls, connections } = self.clone();
         Box::pin(async move {
             stream.set_nodelay(true)?;
-            let place = places.try_acquire_owned().map_err(|_| io::Error::other("too many connections"))?;
-            let (stream, service) = tls.accept(stream, service).await?;
-            Ok((Placed { stream, _place: place }, service))
+            let mut place = connections.admit(stream.peer_addr()?).ok_or_else(|| io::Error::other("too many connections"))?;
+            let (stream, service) = tokio::select! {
+                accepted = tls.accept(stream, service) => accepted?,
+                () = place.lost() => return Err(io::ErrorKind::ConnectionAborted.into()),
+            };
+            Ok((Placed::new(stream, place), service))
         })
-    }
-}
-
-/// A connection and its place among those that may be open.
-struct Placed<S> {
-    stream: S,
-    _place: OwnedSemaphorePermit,
-}
-
-mod placed {
-    use std::{
-        io::{self, IoSlice},
-        pin::Pin,
-        task::{Context, Poll},
-    };
-
-    use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
-    use super::Placed;
-
-    impl<S: AsyncRead + Unpin> AsyncRead for Placed<S> {
-        fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.stream).poll_read(cx, buf)
-        }
-    }
-
-    impl<S: AsyncWrite + Unpin> AsyncWrite for Placed<S> {
-        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-            Pin::new(&mut self.stream).poll_write(cx, buf)
-        }
-
-        fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-            Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-        }
-
-        fn is_write_vectored(&self) -> bool {
-            self.stream.is_write_vectored()
-        }
-
-        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.stream).poll_flush(cx)
-        }
-
-        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.stream).poll_shutdown(cx)
-        }
     }
 }
