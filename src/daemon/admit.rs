@@ -7,6 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::{
     RunArguments, Settings,
     main::{Fatal, GRACE, listen},
+    webhooks,
 };
 use crate::{
     admission::{Live, Scene, daemon_user, server},
@@ -55,6 +56,7 @@ pub(super) fn keeper(arguments: &RunArguments, resolver: &Arc<Resolver>) -> Keep
         resolver: Arc::clone(resolver),
         interval: Duration::from_secs(60),
         settle: certs::SETTLE,
+        configurations: Some(webhooks::name(&arguments.namespace)),
     }
 }
 
