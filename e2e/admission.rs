@@ -18,6 +18,8 @@ mod harness;
 mod hostile;
 #[path = "admission/leaders.rs"]
 mod leaders;
+#[path = "admission/leaving.rs"]
+mod leaving;
 #[path = "admission/moments.rs"]
 mod moments;
 #[path = "admission/narrow.rs"]

@@ -10,10 +10,14 @@ use std::{
     },
 };
 
-use golden_catalog::run::certs::{SELF_ISSUED, WEBHOOK_TLS};
+use golden_catalog::run::certs::{self, Keeper, Profile, Resolver, SELF_ISSUED, WEBHOOK_TLS};
 use k8s_openapi::{
     ByteString,
-    api::{admissionregistration::v1::MutatingWebhookConfiguration, core::v1::Secret},
+    api::{
+        admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
+        core::v1::Secret,
+    },
+    jiff::Timestamp,
 };
 use kube::{
     Api, ResourceExt as _,
@@ -24,7 +28,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    harness::{Cluster, eventually, until},
+    harness::{self, Cluster, eventually, until},
     objects::{Form, RIGHT, object},
     stand::{CONFIGURATIONS, NAMESPACE, Stand, create},
 };
@@ -201,6 +205,95 @@ pub async fn are_replaced_while_calls_go_on(cluster: &Cluster, stand: &Stand, un
     println!("{clones} clones asked for and {handshakes} handshakes made; {} failed", failed.len());
     assert!(failed.is_empty(), "{failed:#?}\n{}", leader.log());
     leader.kill();
+}
+
+/// What the leader does, by hand: tells the callers of one kind of configuration whom to trust.
+async fn tell<K>(cluster: &Cluster, bundle: &str)
+where
+    K: kube::Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>,
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned + serde::Serialize,
+{
+    let api: Api<K> = Api::all(cluster.admin());
+    let found = serde_json::to_value(api.get(CONFIGURATIONS).await.expect("the webhooks")).expect("JSON");
+    let bundle = serde_json::to_value(ByteString(bundle.as_bytes().to_vec())).expect("JSON");
+    let count = found["webhooks"].as_array().expect("webhooks").len();
+    let patch = (0..count).map(|at| json!({ "op": "replace", "path": format!("/webhooks/{at}/clientConfig/caBundle"), "value": bundle }));
+    let patch = serde_json::from_value(patch.collect()).expect("a patch");
+    api.patch(CONFIGURATIONS, &PatchParams::default(), &Patch::<K>::Json(patch)).await.expect("told");
+}
+
+/// Nobody leads, and the Secret has a certificate by another CA: it is served once all callers are told of that CA, whatever the clock says.
+/// With the rights that the chart gives.
+pub async fn another_ca_is_served_once_callers_are_told(cluster: &Cluster) {
+    let secrets: Api<Secret> = Api::namespaced(cluster.admin(), NAMESPACE);
+    let before = secrets.get(WEBHOOK_TLS).await.expect("issued");
+    let kubeconfig = cluster.kubeconfig_as_service_account(NAMESPACE, harness::chart::ADMISSION).await;
+    let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("a configuration");
+    let (resolver, profile, stop) = (Resolver::new(), Profile::new(vec!["127.0.0.1".to_owned()]), CancellationToken::new());
+    let keeper = Keeper {
+        namespace: NAMESPACE.to_owned(),
+        name: WEBHOOK_TLS.to_owned(),
+        profile: profile.clone(),
+        resolver: Arc::clone(&resolver),
+        interval: std::time::Duration::from_secs(60),
+        settle: std::time::Duration::ZERO,
+        configurations: Some(CONFIGURATIONS.to_owned()),
+    };
+    let keeping = tokio::spawn({
+        let stop = stop.clone();
+        async move { keeper.run(&config, None, || false, stop).await }
+    });
+    let serves = |bundle: String| {
+        let resolver = Arc::clone(&resolver);
+        move || {
+            let served = resolver.served().map(|served| served.bundle().to_owned());
+            let outcome = if served.as_ref() == Some(&bundle) { Ok(()) } else { Err(format!("{served:?}")) };
+            async move { outcome }
+        }
+    };
+    let old = String::from_utf8(field(&before, "ca.crt").to_vec()).expect("PEM");
+    eventually("the present one is served", serves(old.clone())).await;
+
+    let (other, _) = certs::keep(&secrets, "another", &profile, Timestamp::now(), false).await.expect("issued");
+    let other = other.bundle().to_owned();
+    let mut provided = before.clone();
+    provided.metadata.resource_version = None;
+    provided.metadata.managed_fields = None;
+    provided.data = secrets.get("another").await.expect("there").data;
+    secrets.replace(WEBHOOK_TLS, &PostParams::default(), &provided).await.expect("another CA");
+    let sees = |wanted: String| {
+        let resolver = Arc::clone(&resolver);
+        move || {
+            let seen = resolver.bundle().unwrap_or_default();
+            let outcome = if seen.contains(&wanted) { Ok(()) } else { Err(seen) };
+            async move { outcome }
+        }
+    };
+    eventually("the other CA is seen", sees(other.clone())).await;
+    // One kind of the two is told, and the Secret written anew, for which it looks again.
+    let both = format!("{old}{other}");
+    tell::<MutatingWebhookConfiguration>(cluster, &both).await;
+    let touched = Patch::Merge(json!({ "metadata": { "annotations": { "touched": "yes" } } }));
+    secrets.patch(WEBHOOK_TLS, &PatchParams::default(), &touched).await.expect("touched");
+    let tenant = cluster.namespace("untold").await;
+    for _ in 0..3 {
+        create(cluster, &tenant, &object(Form::Volume, "asked", RIGHT), true).await.unwrap_or_else(|refused| panic!("{refused:?}"));
+    }
+    assert_eq!(resolver.served().map(|served| served.bundle().to_owned()), Some(old.clone()), "callers do not know the other yet");
+    tell::<ValidatingWebhookConfiguration>(cluster, &both).await;
+    eventually("the other one is served", serves(other)).await;
+    stop.cancel();
+    keeping.await.expect("no panic").expect("it ends");
+
+    // As it was, for who comes next.
+    let mut again = before;
+    again.metadata.resource_version = None;
+    again.metadata.managed_fields = None;
+    secrets.replace(WEBHOOK_TLS, &PostParams::default(), &again).await.expect("put back");
+    secrets.delete("another", &DeleteParams::default()).await.expect("deleted");
+    tell::<MutatingWebhookConfiguration>(cluster, &old).await;
+    tell::<ValidatingWebhookConfiguration>(cluster, &old).await;
 }
 
 fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {

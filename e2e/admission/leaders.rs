@@ -18,6 +18,7 @@ async fn leaders_come_and_go() {
     moments::what_the_leader_does_not_hear_costs_no_golden(&cluster, &stand).await;
     fence::force_is_told(&cluster, &stand).await;
     orders::admission_works_before_cdis_webhook_and_after_it(&cluster).await;
+    certificates::another_ca_is_served_once_callers_are_told(&cluster).await;
     certificates::are_replaced_while_calls_go_on(&cluster, &stand, certificates::Until::Published).await;
     let metrics = stand.metrics().await;
     let left = metrics.lines().find_map(|line| line.strip_prefix("golden_image_certificate_remaining_seconds{certificate=\"webhook\"} "));

@@ -202,7 +202,8 @@ impl Stand {
         let settings = self.dir.join("admission.yaml");
         std::fs::write(
             &settings,
-            json!({ "independentClasses": ["fixed"], "nodeLocalProvisioners": ["one-node.example.org"] }).to_string(),
+            json!({ "independentClasses": ["fixed"], "nodeLocalProvisioners": ["one-node.example.org"], "admissionLinger": "1ms" })
+                .to_string(),
         )
         .expect("settings");
         let daemon = Daemon::builder("admission")

@@ -258,6 +258,8 @@ fn settings_that_the_daemon_would_not_start_with_are_refused() {
         (json!({"monitoring": null}), "missing property 'monitoring'"),
         (json!({"networkPolicies": null}), "missing property 'networkPolicies'"),
         (json!({"networkPolicies": {"metricsFrom": [{}]}}), "'/networkPolicies/metricsFrom/0'"),
+        (json!({"networkPolicies": {"webhookFrom": ["192.0.2.0/24"]}}), "'/networkPolicies/webhookFrom/0'"),
+        (json!({"settings": {"admissionLinger": "15001ms"}}), "settings.admissionLinger must be at most 15s"),
     ];
     for (values, expected) in cases {
         let error = catalog("catalog", "cozy-kubernetes-worker-image", &values).err().unwrap_or_else(|| panic!("{values} was rendered"));
@@ -270,7 +272,7 @@ fn settings_that_the_daemon_would_not_start_with_are_refused() {
 fn settings_that_are_taken_are_read_by_the_daemon() {
     let certificate = rcgen::generate_simple_self_signed(vec!["ca.example".to_owned()]).expect("a certificate").cert.pem();
     let settings = json!({
-        "watchLimit": "1h30m", "backoffMin": "1500ms", "retireWait": "61s", "lease": {"duration": "1m", "renewDeadline": "59s", "retryPeriod": "49s"},
+        "watchLimit": "1h30m", "admissionLinger": "15s", "backoffMin": "1500ms", "retireWait": "61s", "lease": {"duration": "1m", "renewDeadline": "59s", "retryPeriod": "49s"},
         "egress": {
             "caBundle": format!("subject=/CN=a--b\n{certificate}-- next --\n{certificate}"),
             "mirrors": {"cloud.example.org": ["https://m.example/cloud"], "r.example:5000": ["http://10.0.0.1:80", "https://[2001:db8::1]", "https://[2001:db8::1:0:0:5]"]},
@@ -359,6 +361,27 @@ fn goldens_of_one_name_are_told_before_they_are_made() {
             catalog("catalog", "cozy-kubernetes-worker-image", &json!({ "images": images })).err().unwrap_or_else(|| panic!("{images}"));
         assert!(error.contains(expected), "{expected} in {error}");
     }
+}
+
+/// Who may reach the webhook is as narrow as the values can make it; nothing else that is reached changes with it.
+#[test]
+fn the_api_server_can_be_all_that_reaches_the_webhook() {
+    let peers = json!([{"ipBlock": {"cidr": "192.0.2.0/24"}}, {"ipBlock": {"cidr": "2001:db8::/64"}}]);
+    let ingress = |values: Value| {
+        let objects = catalog("catalog", "cozy-kubernetes-worker-image", &values).unwrap_or_else(|error| panic!("{error}"));
+        let of = |role: &str| {
+            let is_its =
+                |object: &&Value| object["kind"] == "NetworkPolicy" && object["metadata"]["name"] == format!("golden-catalog-{role}");
+            objects.iter().find(is_its).expect("a policy")["spec"]["ingress"].clone()
+        };
+        (of("admission"), of("controller"))
+    };
+    let (open, controller) = ingress(json!({}));
+    let (mut narrow, same) = ingress(json!({"networkPolicies": {"webhookFrom": peers}}));
+    assert_eq!((&narrow[0]["ports"][0]["port"], &narrow[0]["from"]), (&json!("webhook"), &peers));
+    assert_eq!(open[0].get("from"), None);
+    narrow[0].as_object_mut().expect("a rule").remove("from");
+    assert_eq!((narrow, same), (open, controller));
 }
 
 /// Whom Pods may reach is as narrow as the values can make it.

@@ -150,6 +150,11 @@ impl Daemon {
         }
     }
 
+    /// SIGTERM: asks it to end.
+    pub fn ask_to_end(&self) {
+        self.process().request_end();
+    }
+
     /// SIGTERM: asks it to end, and waits; `None` when it did not end in time.
     pub async fn terminate(&self, patience: Duration) -> Option<ExitStatus> {
         self.process().request_end();

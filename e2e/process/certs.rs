@@ -99,6 +99,7 @@ async fn the_leader_issues_everybody_serves_and_a_hand_is_followed() {
         resolver: resolver.clone(),
         interval: Duration::from_secs(5),
         settle: Duration::from_millis(200),
+        configurations: None,
     };
     let serves = async |resolver: &Arc<Resolver>, secret: &Secret| {
         let bundle = String::from_utf8(secret.data.as_ref().unwrap()["ca.crt"].0.clone()).unwrap();

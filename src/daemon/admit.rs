@@ -7,6 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::{
     RunArguments, Settings,
     main::{Fatal, GRACE, listen},
+    webhooks,
 };
 use crate::{
     admission::{Live, Scene, daemon_user, server},
@@ -38,6 +39,10 @@ pub(super) async fn run(arguments: RunArguments, settings: Settings) -> Result<E
     });
     let failed = supervisor.failed();
     health.add(Probe::Live, "tasks", move || failed.get().map_or(Ok(()), |why| Err(why.clone())));
+    // API servers go on asking until they have heard that this Pod goes, and get verdicts until then.
+    supervisor.linger(settings.admission_linger);
+    let ending = supervisor.ending();
+    health.add(Probe::Ready, "process", move || if ending.is_cancelled() { Err("it was asked to end".to_owned()) } else { Ok(()) });
     supervisor.spawn("health", Stage::Base, |stop| health::serve(health_listener, Arc::clone(&health).router(), stop));
     supervisor.spawn("metrics", Stage::Base, |stop| health::serve(metrics_listener, health::metrics_router(Arc::clone(&metrics)), stop));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "golden-catalog judges");
@@ -55,6 +60,7 @@ pub(super) fn keeper(arguments: &RunArguments, resolver: &Arc<Resolver>) -> Keep
         resolver: Arc::clone(resolver),
         interval: Duration::from_secs(60),
         settle: certs::SETTLE,
+        configurations: Some(webhooks::name(&arguments.namespace)),
     }
 }
 

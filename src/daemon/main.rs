@@ -253,6 +253,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         resolver: Arc::clone(&resolver),
         interval: Duration::from_secs(60),
         settle: certs::SETTLE,
+        configurations: None,
     };
     supervisor.spawn("certificates", Stage::Work, {
         let (config, leadership) = (config.clone(), leadership.clone());

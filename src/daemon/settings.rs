@@ -174,6 +174,9 @@ pub struct Settings {
     pub independent_classes: std::collections::BTreeSet<String>,
     /// R17: provisioners whose volumes live on one node; a list that is given replaces the one that is built in.
     pub node_local_provisioners: Vec<String>,
+    /// How long an admission Pod that is asked to end goes on answering; at most 15 s, of the 30 s that Kubernetes leaves it.
+    #[serde(deserialize_with = "crate::daemon::settings::duration")]
+    pub admission_linger: Duration,
     /// The Lease's times.
     pub lease: LeaseSettings,
     /// How upstreams are reached.
@@ -233,6 +236,7 @@ impl Default for Settings {
             stuck_clone: consumers.stuck_clone,
             independent_classes: consumers.independent_classes,
             node_local_provisioners: golden.node_local_provisioners,
+            admission_linger: Duration::from_secs(5),
             lease: LeaseSettings::default(),
             egress: EgressSettings::default(),
         }
@@ -311,6 +315,9 @@ impl Settings {
         positive("importAttempts", usize::try_from(self.import_attempts).unwrap_or(0))?;
         if self.backoff_min > self.backoff_max {
             return Err(SettingsError::Value { field: "backoffMin", problem: "must not be more than `backoffMax`".into() });
+        }
+        if self.admission_linger > Duration::from_secs(15) {
+            return Err(SettingsError::Value { field: "admissionLinger", problem: "must be at most 15s".into() });
         }
         Ok(())
     }
@@ -470,6 +477,10 @@ mod tests {
             assert_eq!((told.is_none(), settings.timing().is_ok()), (is_good, is_good), "{lease}: {told:?}");
             assert!(told.is_none_or(|told| told.starts_with("`lease` must have")), "{lease}");
             settings.check_all_roles().expect(lease);
+        }
+        for (linger, is_good) in [("15s", true), ("15001ms", false)] {
+            let settings = read(&format!("admissionLinger: {linger}\n")).expect(linger);
+            assert_eq!(settings.check_all_roles().is_ok(), is_good, "{linger}");
         }
         for bad in ["importDeadline: 20", "importdeadline: 20m", "importDeadline: -5m", "spoolSize: 0"] {
             assert!(serde_saphyr::from_str::<Settings>(bad).is_err(), "{bad}");

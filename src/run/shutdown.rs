@@ -54,6 +54,8 @@ impl Ending {
 /// Ready while the task that did its work is gone.
 #[derive(Debug, Default)]
 pub struct Supervisor {
+    asked: CancellationToken,
+    linger: Duration,
     work: CancellationToken,
     base: CancellationToken,
     tasks: JoinSet<Result<(), String>>,
@@ -75,6 +77,16 @@ impl Supervisor {
         }
     }
 
+    /// Cancelled as soon as the process is to end, before any task is told.
+    pub fn ending(&self) -> CancellationToken {
+        self.asked.clone()
+    }
+
+    /// Lets all tasks go on for this long after the process was asked to end: for those who were told to send it requests and do not know yet.
+    pub fn linger(&mut self, linger: Duration) {
+        self.linger = linger;
+    }
+
     /// Starts a task, which is given the token that tells it to end. It must go on until then.
     pub fn spawn<F, E>(&mut self, name: &str, stage: Stage, task: impl FnOnce(CancellationToken) -> F)
     where
@@ -92,7 +104,7 @@ impl Supervisor {
         self.failed.clone()
     }
 
-    /// Waits for SIGTERM, SIGINT or the unasked end of a task, then ends all tasks within `grace`.
+    /// Waits for SIGTERM, SIGINT or the unasked end of a task, then ends all tasks within `grace`, of which [`Self::linger`] is a part.
     ///
     /// # Errors
     /// When the process may not handle signals.
@@ -120,8 +132,25 @@ impl Supervisor {
                 ending = Ending::TaskEnded { task, why };
             }
         }
+        self.asked.cancel();
         let deadline = tokio::time::sleep(grace);
         tokio::pin!(deadline);
+        let linger = self.linger;
+        if ending == Ending::Clean && !linger.is_zero() {
+            tokio::select! {
+                biased;
+                () = asked() => {
+                    tracing::warn!(tasks = ?self.left(), "asked again; not waiting for what is left");
+                    return Ending::Impatient;
+                }
+                Some((task, _, why)) = self.next_end() => {
+                    tracing::error!(task, why, "a task ended that must go on");
+                    let _ = self.failed.set(format!("task {task} ended: {why}"));
+                    ending = Ending::TaskEnded { task, why };
+                }
+                () = tokio::time::sleep(linger) => {}
+            }
+        }
         for stage in [Stage::Work, Stage::Base] {
             self.token(stage).cancel();
             while self.names.values().any(|(_, of)| *of == stage) {
@@ -236,6 +265,34 @@ mod tests {
             assert_eq!(ending.exit_code(), ExitCode::FAILURE);
             assert_eq!(*log.lock().unwrap(), ["other"]);
         }
+    }
+
+    #[tokio::test]
+    async fn who_lingers_goes_on_after_it_was_asked_to_end() {
+        let lingering = |linger: Duration| {
+            let (mut supervisor, log) = (Supervisor::new(), Log::default());
+            supervisor.linger(linger);
+            obedient(&mut supervisor, &log, "webhook", Stage::Work);
+            (supervisor, log)
+        };
+        let (supervisor, log) = lingering(Duration::from_millis(1));
+        assert_eq!(supervisor.run_until(once(), LONG).await, Ending::Clean);
+        assert_eq!(*log.lock().unwrap(), ["webhook"]);
+        // Whoever asks twice does not wait.
+        let (supervisor, log) = lingering(LONG);
+        assert_eq!(supervisor.run_until(async || {}, LONG * 2).await, Ending::Impatient);
+        assert!(log.lock().unwrap().is_empty());
+        // It is known at once that the process ends; a task that dies meanwhile ends it.
+        let (mut supervisor, log) = lingering(LONG);
+        let (asked, work, seen) = (supervisor.ending(), supervisor.token(Stage::Work), log.clone());
+        supervisor.spawn("watch", Stage::Work, |_| async move {
+            asked.cancelled().await;
+            seen.lock().unwrap().push(if work.is_cancelled() { "told" } else { "at work" });
+            Err("gone")
+        });
+        let ending = supervisor.run_until(once(), LONG * 2).await;
+        assert_eq!(ending, Ending::TaskEnded { task: "watch".to_owned(), why: "gone".to_owned() });
+        assert_eq!(*log.lock().unwrap(), ["at work", "webhook"]);
     }
 
     #[tokio::test]

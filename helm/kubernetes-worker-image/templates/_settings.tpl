@@ -21,10 +21,13 @@ may hold a password, which a schema would repeat.
 {{- $settings := .Values.settings -}}
 {{- $millis := dict -}}
 {{- /* A default that was taken away by `null` is the daemon's own. */ -}}
-{{- range $key, $own := dict "backoffMin" "10s" "backoffMax" "10m" "retireWait" "75s" -}}{{- $_ := set $millis $key (include "golden-catalog.millis" (get $settings $key | default $own) | int64) -}}{{- end -}}
+{{- range $key, $own := dict "backoffMin" "10s" "backoffMax" "10m" "retireWait" "75s" "admissionLinger" "5s" -}}{{- $_ := set $millis $key (include "golden-catalog.millis" (get $settings $key | default $own) | int64) -}}{{- end -}}
 {{- range $key, $own := dict "duration" "15s" "renewDeadline" "10s" "retryPeriod" "2s" -}}{{- $_ := set $millis $key (include "golden-catalog.millis" (get ($settings.lease | default dict) $key | default $own) | int64) -}}{{- end -}}
 {{- if gt $millis.backoffMin $millis.backoffMax -}}
 {{-   $wrong = append $wrong "settings.backoffMin must not be more than settings.backoffMax" -}}
+{{- end -}}
+{{- if gt $millis.admissionLinger 15000 -}}
+{{-   $wrong = append $wrong "settings.admissionLinger must be at most 15s, so that Kubernetes does not end the Pod first" -}}
 {{- end -}}
 {{- if le $millis.retireWait 60000 -}}
 {{-   $wrong = append $wrong "settings.retireWait must be longer than the API server's --request-timeout, which is 60s where nobody changed it: a clone that is let in while a golden closes must be there at the second look" -}}

@@ -1,6 +1,6 @@
 //! Keeping a TLS Secret and what is served in step: the leader writes it, everybody reads it.
 
-use super::{Action, Error, Observed, Offer, Profile, Resolver, Served, decide, issue};
+use super::{Action, Error, Observed, Offer, Profile, Resolver, Served, Told, decide, issue, told};
 use crate::run::{client, lease::Leadership};
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::{api::core::v1::Secret, jiff::Timestamp};
@@ -60,7 +60,12 @@ pub struct Keeper {
     pub interval: Duration,
     /// How long a CA is published before a certificate by it is served: [`super::SETTLE`].
     pub settle: Duration,
+    /// The webhook configurations by which callers know whom to trust; without a name, or where they cannot be seen, the clock alone counts.
+    pub configurations: Option<String>,
 }
+
+/// How often callers are looked at while they are not told of a CA.
+const UNTOLD: Duration = Duration::from_secs(5);
 
 impl Keeper {
     /// Looks at the Secret until `stop`. Who leads issues and renews it; who does not, or has no [`Leadership`] (the
@@ -79,6 +84,7 @@ impl Keeper {
     ) -> kube::Result<()> {
         let reader = client::reader(config)?;
         let headers: Api<PartialObjectMeta<Secret>> = Api::namespaced(reader.clone(), &self.namespace);
+        let client = reader.clone();
         let reader: Api<Secret> = Api::namespaced(reader, &self.namespace);
         let mut claims = leadership.as_ref().map(Leadership::watch);
         // Only a wake-up, so that the content of no Secret but this one is ever asked for, and that only when it is used.
@@ -105,7 +111,11 @@ impl Keeper {
                 outcome = tokio::time::timeout(Duration::from_secs(30), look) => outcome,
             };
             let outcome = outcome.unwrap_or_else(|_| Err(Error::Issue("the API server did not answer within 30 s".to_owned())));
-            let pause = self.take(outcome, &mut trouble).min(self.interval);
+            let callers = match (&outcome, &self.configurations) {
+                (Ok((found, _)), Some(name)) if self.resolver.asks_callers(found) => told::told(&client, name, found).await,
+                _ => Told::Nothing,
+            };
+            let pause = self.take(outcome, callers, &mut trouble).min(self.interval);
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = tokio::time::sleep(pause) => {}
@@ -117,7 +127,7 @@ impl Keeper {
     }
 
     /// Takes what was found and tells what went wrong, once; says when to look again at the latest.
-    fn take(&self, outcome: Result<(Served, Vec<Action>), Error>, trouble: &mut Option<String>) -> Duration {
+    fn take(&self, outcome: Result<(Served, Vec<Action>), Error>, told: Told, trouble: &mut Option<String>) -> Duration {
         let now = Timestamp::now();
         let mut pause = self.interval;
         let text = match outcome {
@@ -127,8 +137,17 @@ impl Keeper {
                 }
                 let refused = served.trouble(&self.profile.names, now).map(|trouble| format!("Secret {}: {trouble}", self.name));
                 let not_after = served.not_after();
-                match self.resolver.offer(served, self.settle) {
+                let mut untold = None;
+                match self.resolver.offer(served, told, self.settle) {
                     Offer::Known => {}
+                    Offer::Untold(_) => {
+                        pause = UNTOLD;
+                        untold = Some(format!(
+                            "Secret {}: its certificate is by another CA, which the webhook configurations do not name yet; the former one is \
+                             served until the leader of the controller has filled it in, or until it ends",
+                            self.name
+                        ));
+                    }
                     Offer::Served => {
                         tracing::info!(secret = self.name, %not_after, "serves another certificate from the next connection on")
                     }
@@ -137,7 +156,7 @@ impl Keeper {
                         pause = left;
                     }
                 }
-                refused
+                refused.or(untold)
             }
             Err(Error::Api { source, .. }) if client::is_lost(&source) => return self.soon(pause),
             Err(error) => Some(error.to_string()),

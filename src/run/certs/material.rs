@@ -150,10 +150,10 @@ impl Served {
         self.pair.certified.cert == other.pair.certified.cert && self.bundle == other.bundle
     }
 
-    /// Whether clients that were told the bundle of `other` trust this certificate, whatever its names.
-    pub(super) fn is_vouched_for_by(&self, other: &Self, now: Timestamp) -> bool {
+    /// Whether clients that were told this bundle, in PEM, trust this certificate, whatever its names.
+    pub(super) fn is_vouched_for(&self, bundle: &[u8], now: Timestamp) -> bool {
         let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(certificates(other.bundle.as_bytes()).unwrap_or_default());
+        roots.add_parsable_certificates(certificates(bundle).unwrap_or_default());
         let Some((leaf, rest)) = self.pair.certified.cert.split_first() else { return false };
         let Ok(leaf) = ParsedCertificate::try_from(leaf) else { return false };
         let algorithms = provider().signature_verification_algorithms.all;

@@ -8,7 +8,8 @@
 //! never written.
 //!
 //! A certificate by a CA that callers were not told before (cert-manager's issuer has another one, the Secret was deleted) is not served at
-//! once: its CA is published beside the present one first ([`Resolver`]), and the former stays published for a while after ([`Overlap`]).
+//! once: its CA is published beside the present one first ([`Resolver`]), which callers are seen to have been told ([`Told`]), and the former
+//! stays published for a while after ([`Overlap`]).
 
 mod decide;
 mod issue;
@@ -17,6 +18,7 @@ mod key;
 mod material;
 mod overlap;
 mod serve;
+mod told;
 
 pub use decide::{Action, decide};
 pub use keep::{Keeper, keep};
@@ -24,6 +26,7 @@ pub use key::{KeptSpoolKey, SPOOL_KEY};
 pub use material::{Observed, Profile, Served};
 pub use overlap::Overlap;
 pub use serve::{Offer, Resolver, SETTLE, server_config};
+pub use told::Told;
 
 use std::borrow::Cow;
 

@@ -60,8 +60,8 @@ fn call(address: std::net::SocketAddr, bundle: &str, version: &'static rustls::S
 fn a_replaced_certificate_is_served_at_the_next_handshake_and_no_call_fails_meanwhile() {
     let first = secret(None, &Action::Issue);
     let resolver = Resolver::new();
-    assert_eq!(resolver.offer(served(&first), SETTLE), Offer::Served);
-    assert_eq!(resolver.offer(served(&first), SETTLE), Offer::Known, "the same again is no change");
+    assert_eq!(resolver.offer(served(&first), Told::Nothing, SETTLE), Offer::Served);
+    assert_eq!(resolver.offer(served(&first), Told::Nothing, SETTLE), Offer::Known, "the same again is no change");
     let address = serve(resolver.clone());
 
     let (stop, calls) = (Arc::new(AtomicBool::new(false)), [0, 1].map(|_| Arc::new(AtomicUsize::new(0))));
@@ -91,7 +91,7 @@ fn a_replaced_certificate_is_served_at_the_next_handshake_and_no_call_fails_mean
             std::thread::yield_now();
         }
         current = secret(Some(&current), &Action::Renew);
-        assert_eq!(resolver.offer(served(&current), SETTLE), Offer::Served, "round {round}");
+        assert_eq!(resolver.offer(served(&current), Told::Nothing, SETTLE), Offer::Served, "round {round}");
         let next = call(address, &bundle, &rustls::version::TLS13).unwrap();
         assert_eq!(next, resolver.served().unwrap().pair.certified.cert[0].to_vec(), "the very next handshake has it");
     }
@@ -108,7 +108,7 @@ fn without_a_certificate_handshakes_fail_until_there_is_one() {
     let address = serve(resolver.clone());
     assert_eq!(resolver.seconds_left(Timestamp::now()), None);
     assert!(call(address, served(&secret).bundle(), &rustls::version::TLS13).is_err());
-    resolver.offer(served(&secret), SETTLE);
+    resolver.offer(served(&secret), Told::Nothing, SETTLE);
     call(address, served(&secret).bundle(), &rustls::version::TLS13).unwrap();
     let days = resolver.seconds_left(Timestamp::now()).unwrap() / 86_400.0;
     assert!((89.0..=90.0).contains(&days), "{days}");
@@ -118,7 +118,7 @@ fn without_a_certificate_handshakes_fail_until_there_is_one() {
 fn a_broken_secret_leaves_the_last_good_certificate_in_place() {
     let good = secret(None, &Action::Issue);
     let resolver = Resolver::new();
-    resolver.offer(served(&good), SETTLE);
+    resolver.offer(served(&good), Told::Nothing, SETTLE);
     let mut half = secret(Some(&good), &Action::Renew);
     half.data.as_mut().unwrap().insert("tls.key".to_owned(), good.data.as_ref().unwrap()["tls.key"].clone());
     assert!(Served::load("s", &half).is_err());
@@ -132,22 +132,22 @@ fn a_certificate_by_another_ca_is_served_only_when_callers_had_time_to_learn_of_
     let (old, new) = (served(&first), served(&other));
     let certificate = |served: &Served| served.pair.certified.cert[0].to_vec();
     let resolver = Resolver::new();
-    resolver.offer(old.clone(), SETTLE);
+    resolver.offer(old.clone(), Told::Nothing, SETTLE);
     assert_eq!(resolver.bundle().as_deref(), Some(old.bundle()));
     let address = serve(resolver.clone());
 
-    assert_eq!(resolver.offer(new.clone(), SETTLE), Offer::Waits(SETTLE));
-    assert!(matches!(resolver.offer(new.clone(), SETTLE), Offer::Waits(left) if left <= SETTLE), "its time goes on");
+    assert_eq!(resolver.offer(new.clone(), Told::Nothing, SETTLE), Offer::Waits(SETTLE));
+    assert!(matches!(resolver.offer(new.clone(), Told::Nothing, SETTLE), Offer::Waits(left) if left <= SETTLE), "its time goes on");
     let published = resolver.bundle().unwrap();
     for bundle in [old.bundle(), &published] {
         assert_eq!(call(address, bundle, &rustls::version::TLS12).unwrap(), certificate(&old));
     }
     // The Secret is put back: nothing was to be changed.
-    assert_eq!(resolver.offer(old.clone(), SETTLE), Offer::Known);
+    assert_eq!(resolver.offer(old.clone(), Told::Nothing, SETTLE), Offer::Known);
     assert_eq!(resolver.bundle().as_deref(), Some(old.bundle()));
 
-    assert_eq!(resolver.offer(new.clone(), SETTLE), Offer::Waits(SETTLE));
-    assert_eq!(resolver.offer(new.clone(), Duration::ZERO), Offer::Served);
+    assert_eq!(resolver.offer(new.clone(), Told::Nothing, SETTLE), Offer::Waits(SETTLE));
+    assert_eq!(resolver.offer(new.clone(), Told::Nothing, Duration::ZERO), Offer::Served);
     for bundle in [new.bundle(), &published] {
         assert_eq!(call(address, bundle, &rustls::version::TLS13).unwrap(), certificate(&new));
     }
@@ -160,6 +160,42 @@ fn one_that_ended_is_replaced_at_once() {
     let long_ago = Timestamp::now() - Duration::from_secs(100 * 86_400);
     let ended = issue::apply(&Action::Issue, "s", None, None, &profile, long_ago).unwrap();
     let resolver = Resolver::new();
-    assert_eq!(resolver.offer(served(&ended), SETTLE), Offer::Served);
-    assert_eq!(resolver.offer(served(&secret(None, &Action::Issue)), SETTLE), Offer::Served);
+    assert_eq!(resolver.offer(served(&ended), Told::Nothing, SETTLE), Offer::Served);
+    let new = served(&secret(None, &Action::Issue));
+    assert!(!resolver.asks_callers(&new));
+    assert_eq!(resolver.offer(new, Told::Untrusted, SETTLE), Offer::Served);
+}
+
+#[test]
+fn a_certificate_by_another_ca_waits_for_callers_to_be_told() {
+    let (old, new) = (served(&secret(None, &Action::Issue)), served(&secret(None, &Action::Issue)));
+    let resolver = Resolver::new();
+    let at_once = Duration::ZERO;
+    resolver.offer(old.clone(), Told::Nothing, at_once);
+    assert!(resolver.asks_callers(&new) && !resolver.asks_callers(&old));
+    // Published beside the present one, however long nobody fills it in.
+    for _ in 0..3 {
+        assert_eq!(resolver.offer(new.clone(), Told::Untrusted, at_once), Offer::Untold(at_once));
+    }
+    let both = resolver.bundle().unwrap();
+    assert!(both.contains(old.bundle()) && both.contains(new.bundle()));
+    // Not seen is not told; its time begins when it is.
+    assert_eq!(resolver.offer(new.clone(), Told::Unknown, at_once), Offer::Untold(at_once));
+    assert!(matches!(resolver.offer(new.clone(), Told::Trusted, SETTLE), Offer::Waits(left) if left <= SETTLE));
+    assert_eq!(resolver.offer(new.clone(), Told::Untrusted, at_once), Offer::Untold(at_once), "taken back by a hand");
+    assert!(resolver.served().unwrap().is_same(&old));
+    assert_eq!(resolver.offer(new.clone(), Told::Trusted, at_once), Offer::Served);
+    assert!(!resolver.asks_callers(&new));
+
+    // Where nobody is told anything, or it cannot be seen, the clock counts.
+    for nothing in [Told::Nothing, Told::Unknown] {
+        let resolver = Resolver::new();
+        resolver.offer(old.clone(), nothing, at_once);
+        assert_eq!(resolver.offer(new.clone(), nothing, at_once), Offer::Waits(at_once));
+        assert_eq!(resolver.offer(new.clone(), nothing, at_once), Offer::Served);
+    }
+    let resolver = Resolver::new();
+    resolver.offer(old.clone(), Told::Nothing, at_once);
+    resolver.offer(new.clone(), Told::Untrusted, at_once);
+    assert_eq!(resolver.offer(new, Told::Nothing, at_once), Offer::Served, "the configurations were taken away");
 }
