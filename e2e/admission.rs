@@ -38,6 +38,8 @@ mod refused;
 mod stage;
 #[path = "admission/stand.rs"]
 mod stand;
+#[path = "admission/unfinished.rs"]
+mod unfinished;
 #[path = "upstream/mod.rs"]
 mod upstream;
 #[path = "admission/ways.rs"]
