@@ -44,6 +44,8 @@ mod sideways;
 mod stage;
 #[path = "admission/stand.rs"]
 mod stand;
+#[path = "admission/unfinished.rs"]
+mod unfinished;
 #[path = "upstream/mod.rs"]
 mod upstream;
 #[path = "admission/ways.rs"]

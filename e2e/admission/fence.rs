@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use golden_catalog::{api::GoldenImage, rules::marks};
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, DynamicObject, Patch, PatchParams},
@@ -14,15 +15,15 @@ use crate::{
     harness::{self, Cluster, eventually, until, until_gone},
     objects::{Disk, Form, RIGHT, object},
     stage::{self, CATALOG, Launch, Options, Stage, images},
-    stand::{Stand, create, golden, own_hurried_cluster, set_status, stand},
+    stand::{Stand, create, golden, own_hurried_cluster, set_status, stand, unfinished_golden},
 };
 
 /// How long a golden is closed before it goes, short for tests.
 const WAIT: &str = "4s";
 /// The same where consumers race: longer than the API server lets a request take, as a hoster's must be.
-const RACE_WAIT: &str = "6s";
+pub const RACE_WAIT: &str = "6s";
 /// How long the API server lets a request take there, in seconds.
-const REQUEST_TIMEOUT: u8 = 5;
+pub const REQUEST_TIMEOUT: u8 = 5;
 
 async fn claims(cluster: &Cluster) -> Api<DynamicObject> {
     cluster.api(&cluster.admin(), "v1", "PersistentVolumeClaim", CATALOG).await
@@ -46,7 +47,8 @@ async fn an_image_retires_when_its_consumer_goes() {
         Stage::set(&cluster, Options { images: list, settings: json!({ "retireWait": WAIT }), admission: true, ..Options::default() })
             .await;
     let leader = stage.launch("leader", Launch { arguments: vec!["--access-enforced".to_owned()], ..Launch::default() });
-    let admission = stage.admission("admission").await;
+    let scraped = harness::Port::reserve();
+    let admission = stage.admission_scraped("admission", &scraped.address()).await;
     admission.ready().await;
     leader.ready().await;
     stage.until("noble", "Ready", "True").await;
@@ -167,8 +169,10 @@ async fn an_image_retires_when_its_consumer_goes() {
     assert!(made.warnings.iter().any(|warning| warning.contains("is unmanaged")), "{:?}", made.warnings);
     let refused = volumes.delete("vm-default-images-noble", &DeleteParams::default()).await.expect_err("protected").to_string();
     assert!(refused.contains("golden-catalog retire vm-default-images-noble"), "{refused}");
+    a_golden_whose_data_volume_vanished_is_kept(&stage, &scraped.address()).await;
+    create(&cluster, &tenant, &object(Form::Volume, "private", disk), true).await.unwrap_or_else(|told| panic!("{}", told.message));
     harness::cli(Some(cluster.admin_kubeconfig()), ["retire", "vm-default-images-noble"]).await.ok();
-    until_gone(volumes, "vm-default-images-noble").await;
+    until_gone(claims(&cluster).await, "vm-default-images-noble").await;
     // An object that goes with our finalizer, as it should, is no step that failed.
     let log = leader.log();
     let failed: Vec<_> = log.lines().filter(|line| line.contains("a step failed") && line.contains("not found")).collect();
@@ -178,6 +182,46 @@ async fn an_image_retires_when_its_consumer_goes() {
     nginx.put("other.qcow2", &std::fs::read(images::qcow2(&raw)).expect("qcow2"));
     a_golden_goes_on_no_word_of_another_source(&stage, &url, &other).await;
     a_former_package_cannot_take_its_goldens_along(&stage, &url).await;
+}
+
+/// The DataVolume of a golden that no image has is deleted while nobody is asked about DataVolumes; the garbage collector would take its claim
+/// along, and is asked about that.
+async fn a_golden_whose_data_volume_vanished_is_kept(stage: &Stage<'_>, scraped: &str) {
+    let (cluster, golden) = (stage.cluster, "vm-default-images-noble");
+    let kept = claims(cluster).await.get(golden).await.expect("its claim").uid();
+    let refusals = async || {
+        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+        let text = client.get(format!("http://{scraped}/metrics")).send().await.expect("metrics").text().await.expect("metrics");
+        let count = "golden_image_admission_reviews_total{webhook=\"goldens\",verdict=\"refused\"} ";
+        text.lines().find_map(|line| line.strip_prefix(count)?.parse::<u64>().ok()).unwrap_or_default()
+    };
+    let asks = async |operations: &[&str]| {
+        let configurations: Api<ValidatingWebhookConfiguration> = Api::all(cluster.admin());
+        let found = configurations.get(crate::stand::CONFIGURATIONS).await.expect("the webhooks");
+        let index = found.webhooks.iter().flatten().position(|webhook| webhook.name.starts_with("goldens.")).expect("the guard");
+        let path = format!("/webhooks/{index}/rules/0/operations");
+        let patch = serde_json::from_value(json!([{ "op": "replace", "path": path, "value": operations }])).expect("a patch");
+        configurations.patch(crate::stand::CONFIGURATIONS, &PatchParams::default(), &Patch::Json::<()>(patch)).await.expect("patched");
+    };
+    asks(&["UPDATE"]).await;
+    let volumes = cluster.api(&cluster.admin(), "cdi.kubevirt.io/v1beta1", "DataVolume", CATALOG).await;
+    let before = eventually("nobody is asked about DataVolumes", || async {
+        let before = refusals().await;
+        volumes.delete(golden, &DeleteParams::default()).await.map(|_| before).map_err(|error| error.to_string())
+    })
+    .await;
+    until_gone(volumes, golden).await;
+    eventually("the garbage collector is refused the claim", || async {
+        if refusals().await > before { Ok(()) } else { Err("not yet".to_owned()) }
+    })
+    .await;
+    let refused = claims(cluster).await.delete(golden, &DeleteParams::default().dry_run()).await.expect_err("a golden still").to_string();
+    for text in ["take that off its `metadata.ownerReferences`", "golden-catalog retire vm-default-images-noble"] {
+        assert!(refused.contains(text), "{refused}");
+    }
+    let claim = claims(cluster).await.get(golden).await.expect("it is kept");
+    assert_eq!((claim.uid(), claim.metadata.deletion_timestamp), (kept, None));
+    asks(&["UPDATE", "DELETE"]).await;
 }
 
 /// A GoldenImage is made again under its name, of another source: forcing that one out takes nothing of the former one's golden, which goes
@@ -356,10 +400,10 @@ async fn a_former_package_cannot_take_its_goldens_along(stage: &Stage<'_>, url: 
 }
 
 /// A seeded source of small numbers.
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
+    pub fn roll(&mut self, below: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -378,9 +422,13 @@ enum When {
     After(Duration),
 }
 
-/// One race: a golden without an image is asked to go, and a pool that never used it asks for a clone a little later. Whoever wins, never both.
-async fn race(cluster: &Cluster, tenant: &str, name: String, when: When, answered: &Notify) -> bool {
-    golden(cluster, &name, "replicated", "1Gi", "Block").await;
+/// One race: a golden without an image, finished or still being made, is asked to go, and a pool that never used it asks for a clone a little
+/// later. Whoever wins, never both.
+async fn race(cluster: &Cluster, tenant: &str, name: String, is_finished: bool, when: When, answered: &Notify) -> bool {
+    match is_finished {
+        true => golden(cluster, &name, "replicated", "1Gi", "Block").await,
+        false => unfinished_golden(cluster, &name, "replicated", "1Gi").await,
+    }
     let claims = claims(cluster).await;
     let ask = Patch::Merge(json!({ "metadata": { "annotations": { marks::RETIRE_REQUESTED: "now" } } }));
     harness::made(async || claims.patch(&name, &PatchParams::default(), &ask).await).await.expect("asked to go");
@@ -437,7 +485,8 @@ async fn races(rounds: usize, at_once: usize, seed: u64) {
         if is_begin {
             leader.pause();
         }
-        let racing = futures::future::join_all(batch.iter().map(|(name, when)| race(&cluster, &tenant, name.clone(), *when, &answered)));
+        let racing = batch.iter().enumerate().map(|(n, (name, when))| race(&cluster, &tenant, name.clone(), n % 3 != 2, *when, &answered));
+        let racing = futures::future::join_all(racing);
         // The leader's watches fall behind: it stands still now and then, with all connections open.
         let pauses: Vec<(u64, u64)> = (0..3).map(|_| (dice.roll(1500), dice.roll(900))).collect();
         let holding_up = async {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::{
     harness::{self, Cluster},
     objects::{Disk, Form, RIGHT, object},
-    stand::{CATALOG, NAMESPACE, claim, create, golden, set_status, stand},
+    stand::{CATALOG, NAMESPACE, claim, create, golden, set_status, stand, unfinished_golden},
 };
 
 const KINDS: [(&str, &str); 2] = [("cdi.kubevirt.io/v1beta1", "DataVolume"), ("v1", "PersistentVolumeClaim")];
@@ -156,8 +156,7 @@ async fn a_finished_clone_keeps_its_golden_where_it_depends_on_it() {
 async fn what_holds_nothing_or_is_none_of_ours_may_go() {
     let Some((cluster, _)) = stand().await else { return };
     // An import that never ended.
-    golden(cluster, "unfinished", "replicated", "6Gi", "Block").await;
-    set_status(cluster, "cdi.kubevirt.io/v1beta1", "DataVolume", CATALOG, "unfinished", json!({ "phase": "ImportInProgress" })).await;
+    unfinished_golden(cluster, "unfinished", "replicated", "6Gi").await;
     harness::eventually("the unfinished import goes", || async { delete(cluster, KINDS[0], "unfinished", &DeleteParams::orphan()).await })
         .await;
     // Its claim, as the garbage collector takes it.
@@ -181,6 +180,23 @@ async fn what_holds_nothing_or_is_none_of_ours_may_go() {
     delete(cluster, KINDS[1], "hand-made-2", &DeleteParams::default()).await.unwrap_or_else(|refused| panic!("{refused}"));
 }
 
+/// CDI binds a golden's claim as the last step of its import, and says so on the DataVolume a moment later.
+#[tokio::test]
+async fn an_import_that_ends_in_this_moment_is_kept() {
+    let Some((cluster, _)) = stand().await else { return };
+    golden(cluster, "ends-now", "replicated", "6Gi", "Block").await;
+    set_status(cluster, "cdi.kubevirt.io/v1beta1", "DataVolume", CATALOG, "ends-now", json!({ "phase": "ImportInProgress" })).await;
+    for kind in KINDS {
+        delete(cluster, kind, "ends-now", &DeleteParams::default().dry_run()).await.expect_err("it is a golden");
+    }
+    // Where the class has no CSI driver the claim is bound from the beginning.
+    let pod = json!({ "metadata": { "annotations": { marks::CDI_POD_PHASE: "Running" } } });
+    patch(cluster, KINDS[1], "ends-now", pod).await.expect("as CDI writes it");
+    for kind in KINDS {
+        delete(cluster, kind, "ends-now", &DeleteParams::default()).await.unwrap_or_else(|refused| panic!("{refused}"));
+    }
+}
+
 /// The garbage collector takes a claim whose DataVolume is gone. One that was never there can be written on it, by hand or by a restore.
 #[tokio::test]
 async fn a_golden_on_record_does_not_go_with_an_owner_that_never_was() {
@@ -202,7 +218,7 @@ async fn a_golden_on_record_does_not_go_with_an_owner_that_never_was() {
     let owner = json!([{ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": "on-record", "uid": "another", "controller": true }]);
     patch(cluster, KINDS[1], "on-record", json!({ "metadata": { "ownerReferences": owner } })).await.expect("metadata");
     let refused = delete(cluster, KINDS[1], "on-record", &dry_run()).await.expect_err("it is a golden still");
-    assert!(refused.contains("golden-catalog retire recorded"), "{refused}");
+    assert!(refused.contains("golden-catalog retire recorded") && refused.contains("metadata.ownerReferences"), "{refused}");
     let images = cluster.api(&cluster.admin(), "cozystack.io/v1alpha1", "GoldenImage", "").await;
     images.delete("recorded", &DeleteParams::default()).await.expect("deleted");
 }

@@ -284,13 +284,26 @@ async fn goldens(cluster: &Cluster) {
 
 /// A golden as CDI leaves it: a Succeeded DataVolume and its bound claim, with our marks.
 pub async fn golden(cluster: &Cluster, name: &str, class: &str, size: &str, mode: &str) {
+    let owner = golden_volume(cluster, name, class, size, "Succeeded").await;
+    claim(cluster, name, class, size, mode, json!({ marks::GOLDEN: "true" }), json!({}), owner).await;
+}
+
+/// A golden that CDI is making: its claim is there, and not bound yet.
+pub async fn unfinished_golden(cluster: &Cluster, name: &str, class: &str, size: &str) {
+    let owner = golden_volume(cluster, name, class, size, "ImportInProgress").await;
+    let mut object = bound_claim(name, class, size, json!({ marks::GOLDEN: "true" }), json!({}));
+    object["metadata"]["ownerReferences"] = owner;
+    cluster.apply_in(CATALOG, &object.to_string()).await;
+}
+
+/// A golden's DataVolume in this phase. Gives what its claim says of its owner.
+async fn golden_volume(cluster: &Cluster, name: &str, class: &str, size: &str, phase: &str) -> Value {
     let labels = json!({ marks::GOLDEN: "true" });
     let volume = json!({ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": { "name": name, "labels": labels },
         "spec": { "source": { "http": { "url": "https://spool.test/x" } }, "storage": { "storageClassName": class, "resources": { "requests": { "storage": size } } } } });
     let made = cluster.apply_in(CATALOG, &volume.to_string()).await;
-    set_status(cluster, "cdi.kubevirt.io/v1beta1", "DataVolume", CATALOG, name, json!({ "phase": "Succeeded" })).await;
-    let owner = json!([{ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": name, "uid": made[0].uid(), "controller": true, "blockOwnerDeletion": true }]);
-    claim(cluster, name, class, size, mode, labels, json!({}), owner).await;
+    set_status(cluster, "cdi.kubevirt.io/v1beta1", "DataVolume", CATALOG, name, json!({ "phase": phase })).await;
+    json!([{ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": name, "uid": made[0].uid(), "controller": true, "blockOwnerDeletion": true }])
 }
 
 /// A bound claim of the catalog.

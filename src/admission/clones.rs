@@ -21,7 +21,8 @@ use crate::{
         pool::{Pool, PoolClue},
     },
     world::{
-        evidence::{Observe, machine_clue, owning_machine},
+        evidence::{Observe, goes_with, machine_clue, owning_machine},
+        facts,
         ledger::{Chain, Kind, Ledger, Target},
         requests::{Clones, Surroundings, controlling_volume, new_requests},
     },
@@ -185,12 +186,20 @@ async fn read_source(source: &Source, scene: &Scene, live: &Live) -> Known<Sourc
     };
     if let Some(name) = &claim {
         found.claim = live.claim(name).await?;
-        found.volume = scene.volumes.get(&scene.catalog, name).map(|volume| (*volume).clone());
-        if found.volume.is_none() && found.claim.is_some() {
-            found.volume = live.volume(name).await?;
-        }
+        // While it is being made, its DataVolume carries the fence too, and alone before CDI has made the claim.
+        let seen = scene.volumes.get(&scene.catalog, name).filter(|volume| is_made(found.claim.as_ref(), volume));
+        found.volume = match seen {
+            Some(volume) => Some((*volume).clone()),
+            None => live.volume(name).await?,
+        };
     }
     source_facts(source, &found, &scene.images, &scene.catalog)
+}
+
+/// Whether a golden is finished for certain: by its claim as it is now, and by its DataVolume as the watch shows it.
+fn is_made(claim: Option<&Claim>, volume: &DataVolume) -> bool {
+    let is_bound = |claim: &Claim| facts::claim_seen(claim).phase == "Bound" && goes_with(&claim.metadata, volume.metadata.uid.as_deref());
+    facts::volume_seen(volume).phase == "Succeeded" && claim.is_some_and(is_bound)
 }
 
 /// Judges each disk; what they share is looked up once.

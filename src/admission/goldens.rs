@@ -1,7 +1,6 @@
 //! The guard around goldens (R23): their deletion, their mark, the marks of their fence, and the namespace they are in.
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
-use kube::Resource as _;
 use serde::Deserialize;
 
 use super::{
@@ -14,7 +13,7 @@ use crate::{
     rules::{
         clone::Known,
         consumers::Consumers,
-        fence::{Fence, GoldenWrite, Holds, Retires, Touch, may_delete_catalog, may_touch},
+        fence::{ClaimHolds, Controller, Fence, GoldenWrite, Holds, Retires, Touch, holds as holds_of, may_delete_catalog, may_touch},
         marks,
     },
     world::{
@@ -74,7 +73,7 @@ async fn decide(request: &Request, scene: &Scene, live: &Live, daemon: &str) -> 
             namespace: &scene.catalog,
             name: &name,
             touch,
-            fence: Fence::of(&texts(was.metadata.annotations.as_ref())),
+            fence: facts::fence(&was.metadata),
             is_terminating: was.metadata.deletion_timestamp.is_some(),
             holds,
             by_daemon: request.user_info.username == daemon,
@@ -157,7 +156,6 @@ fn consumers(scene: &Scene, golden: &str, identity: Option<&Identity>) -> Known<
 async fn holds(request: &Request, old: &Object, name: &str, scene: &Scene, live: &Live) -> Known<Holds> {
     let recorded = scene.images.of_golden(name).and_then(|image| image.golden(name)?.claim_uid.clone());
     let is_recorded = |claim: &Claim| recorded.is_some() && claim.metadata.uid == recorded;
-    let is_lost = |claim: &Claim| claim.status.read().and_then(|status| status.phase.as_deref()) == Some("Lost");
     let (claim, volume) = if request.kind.kind == "DataVolume" {
         let volume: DataVolume = review::read(old)?;
         // A PVC of the name that is neither a golden, nor on record, nor goes with the DataVolume is nothing of its.
@@ -166,31 +164,42 @@ async fn holds(request: &Request, old: &Object, name: &str, scene: &Scene, live:
             is_guarded(meta, &scene.catalog) || is_recorded(claim) || goes_with(meta, volume.metadata.uid.as_deref())
         };
         let Some(claim) = live.claim(name).await?.filter(is_its) else { return Ok(Holds::Nothing) };
-        (claim, Some(volume))
+        (claim, Standing::There(Box::new(volume)))
     } else {
         let claim: Claim = review::read(old)?;
         let owners = claim.metadata.owner_references.iter().flatten();
         let owner = owners.into_iter().find(|owner| owner.controller == Some(true) && owner.kind == "DataVolume").cloned();
-        let volume = match owner {
-            None => None,
-            Some(owner) => match live.volume(&owner.name).await?.filter(|volume| volume.metadata.uid.as_deref() == Some(&owner.uid)) {
-                Some(volume) if volume.meta().deletion_timestamp.is_none() => Some(volume),
-                // Of a golden on record that would have been refused before the marks, which are on its claim first. An owner that never
-                // was there can be written on it by hand, and lost while nobody asked here.
-                _ if is_recorded(&claim) && !is_lost(&claim) => None,
-                // The DataVolume's own deletion was asked for here, and allowed.
-                _ => return Ok(Holds::GoesWithItsVolume),
-            },
+        let standing = match owner {
+            None => Standing::None,
+            Some(owner) => {
+                let volume = live.volume(&owner.name).await?.filter(|volume| volume.metadata.uid.as_deref() == Some(&owner.uid));
+                volume.map_or(Standing::Gone, |volume| Standing::There(Box::new(volume)))
+            }
         };
-        (claim, volume)
+        (claim, standing)
     };
-    // Its volume is gone, and the disk with it: deleting what is left is how it is made anew.
-    if is_lost(&claim) {
-        return Ok(Holds::Nothing);
+    let seen = ClaimHolds { is_recorded: is_recorded(&claim), ..facts::claim_holds(&claim) };
+    Ok(holds_of(seen, volume.seen()))
+}
+
+/// The DataVolume that controls a claim.
+enum Standing {
+    /// None does: what CDI left of a finished import.
+    None,
+    /// This one.
+    There(Box<DataVolume>),
+    /// One that is not there any more, or never was.
+    Gone,
+}
+
+impl Standing {
+    fn seen(&self) -> Controller<'_> {
+        match self {
+            Self::None => Controller::None,
+            Self::There(volume) => Controller::There(facts::volume_seen(volume).phase),
+            Self::Gone => Controller::Gone,
+        }
     }
-    // A claim on its own is what CDI left of a finished import.
-    let is_done = volume.is_none_or(|volume| facts::volume_seen(&volume).phase == "Succeeded");
-    Ok(if is_done || is_recorded(&claim) { Holds::Disk } else { Holds::Nothing })
 }
 
 /// Decides whether the catalog namespace may be deleted.
@@ -202,7 +211,7 @@ pub async fn judge_namespace(request: &Request, scene: &Scene, live: &Live) -> A
         // CDI's temporaries carry our mark too; they go by themselves, and nothing could retire them.
         let keeps = |claim: &Claim| {
             is_guarded(&claim.metadata, &scene.catalog)
-                && facts::fence(claim) != Fence::Retired
+                && facts::fence(&claim.metadata) != Fence::Retired
                 && claim.metadata.deletion_timestamp.is_none()
         };
         claims.iter().filter(|claim| keeps(claim)).filter_map(|claim| claim.metadata.name.clone()).collect()

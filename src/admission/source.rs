@@ -5,14 +5,11 @@ use crate::{
     foreign::{Claim, DataVolume, VolumeSnapshot},
     rules::{
         Reason,
-        clone::{Access, Fence, GoldenFacts, Known, Progress, Source, SourceFacts, SourceVolume, Unknown},
+        clone::{Access, GoldenFacts, Known, Progress, Source, SourceFacts, SourceVolume, Unknown},
         golden::{Vouched, golden_ready, is_temporary},
         marks,
     },
-    world::{
-        evidence::{is_guarded, object_marks},
-        facts,
-    },
+    world::{Parts, evidence::object_marks, facts},
 };
 
 /// What was read under a name.
@@ -20,7 +17,7 @@ use crate::{
 pub struct Found {
     /// The claim: the one cloned, or the one a cloned snapshot was taken of.
     pub claim: Option<Claim>,
-    /// The DataVolume of the claim's name.
+    /// The DataVolume of the claim's name: as the API server has it, unless claim and watch say that it is finished.
     pub volume: Option<DataVolume>,
     /// The snapshot, where one is cloned.
     pub snapshot: Option<VolumeSnapshot>,
@@ -53,14 +50,18 @@ pub fn source_facts(source: &Source, found: &Found, images: &Images, catalog: &s
             }
         },
     };
-    let standing = found.claim.as_ref().map(|claim| &claim.metadata).or_else(|| found.volume.as_ref().map(|volume| &volume.metadata));
+    let (claim_meta, volume_meta) =
+        (found.claim.as_ref().map(|claim| &claim.metadata), found.volume.as_ref().map(|volume| &volume.metadata));
+    let parts = Parts::of(claim_meta, volume_meta, catalog);
+    // A claim that nobody marked and that no golden takes along speaks for itself, whatever was made beside it.
+    let standing = parts.marked.filter(|_| parts.claim.is_some()).or(claim_meta).or(volume_meta);
     let image = match standing {
         Some(meta) => images.of_found(&golden, meta),
         None => images.of_golden(&golden),
     };
     let Some(claim) = &found.claim else {
         return Ok(match image {
-            Some(image) => SourceFacts::Golden(unmade(&golden, &image, found)),
+            Some(image) => SourceFacts::Golden(unmade(&golden, &image, parts, found)),
             None if found.snapshot.is_some() => unmarked(found),
             None => SourceFacts::Missing,
         });
@@ -74,10 +75,10 @@ pub fn source_facts(source: &Source, found: &Found, images: &Images, catalog: &s
     // What the fence is around is never a hand-made image, whether a DataVolume or a record knows it or not: who is let in is judged by the
     // same test as what is retired. One whose mark was taken off by hand is a golden still: its UID is on record. So is whatever else stands
     // under a golden's name: it is told as replaced.
-    if !is_guarded(&claim.metadata, catalog) && recorded_uid.is_none() {
+    if parts.claim.is_none() && recorded_uid.is_none() {
         return Ok(unmarked(found));
     }
-    Ok(SourceFacts::Golden(made(&golden, claim, image.as_deref(), found)))
+    Ok(SourceFacts::Golden(made(&golden, claim, image.as_deref(), parts, found)))
 }
 
 fn volume_of(found: &Found) -> SourceVolume {
@@ -96,9 +97,10 @@ fn unmarked(found: &Found) -> SourceFacts {
 }
 
 /// A golden whose claim is not there.
-fn unmade(golden: &str, image: &ImageFacts, found: &Found) -> GoldenFacts {
+fn unmade(golden: &str, image: &ImageFacts, parts: Parts<'_>, found: &Found) -> GoldenFacts {
     let record = image.golden(golden);
     let progress = match record {
+        _ if parts.is_terminating() => Progress::Terminating,
         Some(record) if record.claim_uid.is_some() => {
             Progress::Failed { reason: Reason::GoldenMissing, message: "the golden's claim is gone".to_owned() }
         }
@@ -115,7 +117,7 @@ fn unmade(golden: &str, image: &ImageFacts, found: &Found) -> GoldenFacts {
         access: image.access.clone(),
         progress,
         volume: if found.snapshot.is_some() { volume_of(found) } else { record.map(|record| record.volume.clone()).unwrap_or_default() },
-        fence: Fence::Open,
+        fence: parts.fence(),
         targets: image.targets(),
     }
 }
@@ -124,7 +126,15 @@ fn claim_annotation<'a>(claim: &'a Claim, key: &str) -> Option<&'a str> {
     claim.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-fn made(golden: &str, claim: &Claim, image: Option<&ImageFacts>, found: &Found) -> GoldenFacts {
+/// Whether a claim goes with a DataVolume that is gone: nothing fills it any more. One that is bound is a golden that stays.
+fn is_left(claim: &Claim, volume: Option<&DataVolume>) -> bool {
+    let owners = claim.metadata.owner_references.iter().flatten();
+    let mut volumes = owners.filter(|owner| owner.controller == Some(true) && owner.kind == "DataVolume");
+    let is_gone = |uid: &str| volume.is_none_or(|volume| volume.metadata.uid.as_deref() != Some(uid));
+    volumes.any(|owner| is_gone(&owner.uid)) && facts::claim_seen(claim).phase != "Bound"
+}
+
+fn made(golden: &str, claim: &Claim, image: Option<&ImageFacts>, parts: Parts<'_>, found: &Found) -> GoldenFacts {
     let record = image.and_then(|image| image.golden(golden));
     // Without an image nobody has another volume on record, and the mark says that this one was a golden.
     let recorded_uid = match image {
@@ -135,6 +145,7 @@ fn made(golden: &str, claim: &Claim, image: Option<&ImageFacts>, found: &Found) 
     let ready = golden_ready(found.volume.as_ref().map(facts::volume_seen), Some(facts::claim_seen(claim)), recorded_uid, vouched);
     let failed = || record.and_then(|record| record.failed.clone());
     let progress = match ready {
+        _ if is_left(claim, found.volume.as_ref()) => Progress::Terminating,
         Ok(_) => Progress::Ready,
         Err(not_ready) => match (not_ready.reason, failed()) {
             (Reason::GoldenTerminating, _) => Progress::Terminating,
@@ -164,7 +175,8 @@ fn made(golden: &str, claim: &Claim, image: Option<&ImageFacts>, found: &Found) 
             capacity: seen.capacity,
             volume_mode: seen.volume_mode.or(frozen.volume_mode),
         },
-        fence: facts::fence(claim),
+        // One on record whose mark was taken off by hand is fenced all the same.
+        fence: parts.fence().max(facts::fence(&claim.metadata)),
         targets: image.map(ImageFacts::targets).unwrap_or_default(),
     }
 }

@@ -27,7 +27,6 @@ use crate::{
     model::{Digest, GoldenName, HttpUrl, Image, redact},
     rules::{Answer, Reason, marks, refusal},
     spool::{Grant, Registry},
-    world::evidence::goes_with,
 };
 
 /// What acting needs.
@@ -365,18 +364,6 @@ impl Hands {
         }
         remember(memory, image_uid, golden, |golden| golden.deleted(uid.to_owned()));
         Ok(())
-    }
-
-    /// Deletes a finished DataVolume of ours that has no disk any more. Gives whether it has none by the API server's own word: a watch may
-    /// be behind with the PVC, which goes through the fence.
-    pub async fn delete_empty_volume(&self, memory: &Memory, image_uid: &str, golden: &GoldenName, uid: &str) -> Result<bool, ActError> {
-        let claims: Api<Claim> = Api::namespaced(self.client.clone(), &self.catalog);
-        let claim = claims.get_metadata_opt(golden.as_str()).await.map_err(failed(format!("a look at the PVC {golden}")))?;
-        let is_held = claim.is_some_and(|claim| marks::is_marked(claim.labels()) || goes_with(&claim.metadata, Some(uid)));
-        if !is_held {
-            self.delete_volume(memory, image_uid, golden, uid).await?;
-        }
-        Ok(!is_held)
     }
 
     /// Writes our marks on a golden's DataVolume and PVC, and takes off what is `outdated`.

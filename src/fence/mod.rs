@@ -35,8 +35,8 @@ pub struct Needed {
 pub struct Observed {
     /// What is wanted.
     pub wish: Wish,
-    /// The fence on the claim.
-    pub claim: Fence,
+    /// The fence on the claim; `None` where there is none, because CDI has not made it yet, or it was lost.
+    pub claim: Option<Fence>,
     /// The fence on the DataVolume; `None` where there is none.
     pub volume: Option<Fence>,
     /// Whether either is being deleted.
@@ -52,13 +52,13 @@ pub struct Observed {
 pub enum Step {
     /// Nothing.
     Rest,
-    /// Write this fence on claim and DataVolume.
+    /// Write this fence on claim and DataVolume, on what there is.
     Mark(Fence),
     /// Ask the API server who needs it.
     Ask,
     /// Look again after this time.
     Wait(Duration),
-    /// Delete it: the fence is on both.
+    /// Delete it: the fence is on all of it.
     Delete,
 }
 
@@ -67,16 +67,31 @@ pub fn decide(golden: &Observed, wait: Duration) -> Step {
     if golden.is_terminating {
         return Step::Rest;
     }
-    let both = |fence| golden.claim == fence && golden.volume.is_none_or(|volume| volume == fence);
     // What is marked retired may be deleted by anybody already: there is no way back.
-    if golden.claim == Fence::Retired || golden.volume == Some(Fence::Retired) {
-        return if both(Fence::Retired) { Step::Delete } else { Step::Mark(Fence::Retired) };
+    if golden.strictest() == Fence::Retired {
+        return if golden.is_all(Fence::Retired) { Step::Delete } else { Step::Mark(Fence::Retired) };
     }
     match &golden.wish {
-        Wish::Keep if both(Fence::Open) => Step::Rest,
+        Wish::Keep if golden.is_all(Fence::Open) => Step::Rest,
         Wish::Keep => Step::Mark(Fence::Open),
         Wish::Force(_) => Step::Mark(Fence::Retired),
-        Wish::Retire => retire(golden, wait, both),
+        Wish::Retire => retire(golden, wait),
+    }
+}
+
+impl Observed {
+    fn fences(&self) -> impl Iterator<Item = Fence> {
+        self.claim.into_iter().chain(self.volume)
+    }
+
+    /// What admission goes by.
+    fn strictest(&self) -> Fence {
+        self.fences().max().unwrap_or_default()
+    }
+
+    /// Whether all that there is says this. A claim that CDI has made meanwhile may not, which is mended, and waited for anew.
+    pub fn is_all(&self, fence: Fence) -> bool {
+        self.fences().all(|found| found == fence)
     }
 }
 
@@ -85,14 +100,14 @@ fn is_free(known: &Known<Consumers>) -> Result<bool, &Unknown> {
     known.as_ref().map(|consumers| consumers.blocking() == 0)
 }
 
-fn retire(golden: &Observed, wait: Duration, both: impl Fn(Fence) -> bool) -> Step {
+fn retire(golden: &Observed, wait: Duration) -> Step {
     match is_free(&golden.needed.seen) {
         // What stands stands while nothing can be said; new pools are kept away all the same.
-        Err(_) if golden.claim == Fence::Open => Step::Mark(Fence::Retiring),
+        Err(_) if golden.strictest() == Fence::Open => Step::Mark(Fence::Retiring),
         Err(_) => Step::Rest,
-        Ok(false) if both(Fence::Retiring) => Step::Rest,
+        Ok(false) if golden.is_all(Fence::Retiring) => Step::Rest,
         Ok(false) => Step::Mark(Fence::Retiring),
-        Ok(true) if !both(Fence::Closed) => Step::Mark(Fence::Closed),
+        Ok(true) if !golden.is_all(Fence::Closed) => Step::Mark(Fence::Closed),
         Ok(true) if golden.closed_for < wait => Step::Wait(wait - golden.closed_for),
         Ok(true) => match golden.needed.asked.as_ref().map(is_free) {
             None | Some(Err(_)) => Step::Ask,
@@ -160,6 +175,18 @@ mod tests {
     #[case::half_marked_the_other_way("retire", "closed", "retired", "used", "-", 0, Step::Mark(Fence::Retired))]
     #[case::marked("retire", "retired", "retired", "free", "-", 0, Step::Delete)]
     #[case::no_volume("retire", "retired", "none", "free", "-", 0, Step::Delete)]
+    #[case::no_claim_yet("retire", "none", "open", "free", "-", 0, Step::Mark(Fence::Closed))]
+    #[case::no_claim_yet_and_waited_for("retire", "none", "retiring", "used", "-", 0, Step::Rest)]
+    #[case::no_claim_yet_and_not_known("retire", "none", "open", "?", "-", 0, Step::Mark(Fence::Retiring))]
+    #[case::no_claim_waits("retire", "none", "closed", "free", "-", 70, Step::Wait(Duration::from_secs(5)))]
+    #[case::no_claim_and_free("retire", "none", "closed", "free", "free", 75, Step::Mark(Fence::Retired))]
+    #[case::no_claim_and_marked("retire", "none", "retired", "free", "-", 0, Step::Delete)]
+    #[case::no_claim_taken_back("keep", "none", "closed", "free", "-", 0, Step::Mark(Fence::Open))]
+    #[case::no_claim_forced("force", "none", "open", "used", "-", 0, Step::Mark(Fence::Retired))]
+    #[case::a_claim_came_open("retire", "open", "closed", "free", "free", 99, Step::Mark(Fence::Closed))]
+    #[case::a_claim_came_open_and_is_used("retire", "open", "retiring", "used", "-", 0, Step::Mark(Fence::Retiring))]
+    #[case::a_claim_came_too_late("retire", "open", "retired", "used", "-", 0, Step::Mark(Fence::Retired))]
+    #[case::a_claim_came_open_and_not_known("retire", "open", "closed", "?", "-", 0, Step::Rest)]
     #[case::unknown("retire", "retiring", "retiring", "?", "-", 0, Step::Rest)]
     #[case::unknown_keeps_new_pools_away("retire", "open", "open", "?", "-", 0, Step::Mark(Fence::Retiring))]
     #[case::unknown_while_closed("retire", "closed", "closed", "?", "free", 99, Step::Rest)]
@@ -185,7 +212,7 @@ mod tests {
         let needed = Needed { seen: known(seen).expect("said"), asked: known(asked) };
         let golden = Observed {
             wish,
-            claim: fence(claim).expect("a claim"),
+            claim: fence(claim),
             volume: fence(volume),
             is_terminating: false,
             needed,

@@ -300,9 +300,10 @@ fn replaced(asked: &Whose<'_>, recorded: Option<&str>, view: &GoldenView) -> Opt
     }
 }
 
-/// Whether a claim without DataVolume is about to be collected, as what its DataVolume owned. CDI's former garbage collection took owners away.
+/// Whether a claim without DataVolume is about to be collected, as what its DataVolume owned. CDI's former garbage collection took owners away,
+/// and one that is bound may hold a golden: the guard keeps it (R23), and a person says what it is.
 pub(super) fn is_being_collected(claim: &ClaimView) -> bool {
-    claim.controller.is_some() && !claim.garbage_collected
+    claim.controller.is_some() && !claim.garbage_collected && !claim.bound
 }
 
 /// R7: what becomes of something under the name that is not believed to be the golden ([`replaced`]): taken as it is where a person says by

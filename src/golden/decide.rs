@@ -113,13 +113,6 @@ pub enum Action {
         /// The DataVolume's UID.
         uid: String,
     },
-    /// Delete a finished DataVolume of ours whose PVC is gone.
-    DeleteEmptyVolume {
-        /// The golden.
-        golden: GoldenName,
-        /// The DataVolume's UID.
-        uid: String,
-    },
     /// Write our marks on a golden's DataVolume and PVC where they are missing, or say what the entry says no more.
     Mark {
         /// The golden.
@@ -166,7 +159,6 @@ impl Action {
             | Self::WriteHeaders { golden, .. }
             | Self::DeleteHeaders { golden }
             | Self::DeleteVolume { golden, .. }
-            | Self::DeleteEmptyVolume { golden, .. }
             | Self::Mark { golden, .. }
             | Self::ForgetRequest { golden, .. }
             | Self::Adopt { golden, .. } => Some(golden),
@@ -263,8 +255,8 @@ pub(super) fn after(at: Timestamp, delay: Duration) -> Timestamp {
 /// Decides what is to be done for one image.
 pub fn decide(observed: &Observed, settings: &Settings, now: Timestamp) -> Decision {
     let mut decision = retire::decide(observed, now).unwrap_or_else(|| decide_unbounded(observed, settings, now));
-    // On record before anything is made, and off before nothing is left to wait for.
-    decision.before.splice(0..0, retire::finalizer(&observed.retirement).into_iter().chain(retire::disarm(&observed.retirement)));
+    // On record before anything is made; and off, with which the object may be gone, when nothing is left to be done for it.
+    decision.before.extend(retire::finalizer(&observed.retirement).into_iter().chain(retire::disarm(&observed.retirement)));
     bound(&mut decision.status);
     decision
 }

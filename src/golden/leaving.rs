@@ -1,5 +1,5 @@
 //! R23 for one golden of an image: its target was taken out of the spec. The fence (`fence`) closes around it and takes it; here it is
-//! told with who needs it, what was never finished is given up, and its record goes with it. Its siblings are left as they are.
+//! told with who needs it, and its record goes with it. Its siblings are left as they are.
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -7,7 +7,7 @@ use super::{
     Action, ClaimView, GoldenView, Note, Observed, ObservedTarget,
     decide::{Draft, after, whole_seconds},
     import::{succeeded, unlike},
-    retire::{LOOK_AGAIN, empty, unfinished},
+    retire::LOOK_AGAIN,
     summary::with_text,
     target::{TargetState, missing_marks},
 };
@@ -145,7 +145,6 @@ fn one(draft: &mut Draft<'_>, leaving: &Leaving, place: Place, status: &mut Targ
     }
     let is_made = finished(draft, &parting, status);
     (status.last_failure, status.next_attempt_time) = (None, None);
-    given_up(draft, &parting);
     // The fence keeps to our mark, and admission to whom the image is for.
     draft.after.extend(missing_marks(draft.image, draft.observed, golden, &leaving.target, status));
     tell(draft, &parting, is_made, status, told);
@@ -193,19 +192,6 @@ fn finished(draft: &mut Draft<'_>, parting: &Parting<'_>, status: &mut TargetSta
     // On record, so that it goes as every finished golden does.
     succeeded(draft, golden, claim, &leaving.target, status);
     true
-}
-
-/// An import that has not ended holds nothing that anybody could lose: it is ended when nobody waits for it.
-fn given_up(draft: &mut Draft<'_>, parting: &Parting<'_>) {
-    if parting.leaving.blockers.is_none() && parting.place == Place::Leaving {
-        draft.after.extend(empty(draft.observed, &parting.leaving.target));
-    }
-    if parting.leaving.blockers.is_none()
-        && let Some((golden, volume)) = unfinished(draft.observed, &parting.leaving.target)
-    {
-        draft.after.push(Action::DeleteVolume { golden: golden.clone(), uid: volume.uid.clone() });
-        draft.after.push(Action::DeleteHeaders { golden: golden.clone() });
-    }
 }
 
 /// Tells how it stands, on its record and for its image.

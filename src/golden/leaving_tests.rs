@@ -217,23 +217,23 @@ fn r10_a_golden_that_leaves_says_what_is_refused_about_it() {
 }
 
 #[test]
-fn r23_what_was_never_finished_is_given_up_unless_somebody_waits_for_it() {
+fn r23_what_was_never_finished_is_told_and_left_to_the_fence() {
     let mut observed = leaving();
     let record = observed.status.targets.last_mut().expect("record");
     (record.claim_uid, record.started_time) = (None, Some(super::decide::whole_seconds(super::tests::now())));
     observed.leaving[0].target.golden.volume = Some(DataVolumeView { uid: "dv-local".into(), ..volume("ImportInProgress") });
     observed.leaving[0].target.golden.claim = None;
-    let gives_up = |decision: &super::Decision| {
-        decision.after.iter().any(|action| matches!(action, Action::DeleteVolume { uid, .. } if uid == "dv-local"))
-    };
+    let deletes = |decision: &super::Decision| decision.after.iter().any(|action| matches!(action, Action::DeleteVolume { .. }));
     observed.leaving[0].blockers = Some("tenant-a/VMDisk/db".into());
     let waits = run(&observed);
-    assert!(!gives_up(&waits) && ready(&waits).0 == "True", "{waits:?}");
+    assert!(!deletes(&waits) && ready(&waits).0 == "True", "{waits:?}");
     let told = find_condition(&waits.status.conditions, ConditionType::Retiring).expect("told");
     assert!(told.message.contains("was not made yet") && told.message.contains("tenant-a/VMDisk/db"), "{}", told.message);
     observed.leaving[0].blockers = None;
     let free = run(&observed);
-    assert!(gives_up(&free) && free.after.iter().any(|action| matches!(action, Action::DeleteHeaders { .. })), "{free:?}");
+    assert!(!deletes(&free) && free.wake.is_some(), "nobody knows who asks for a clone of it now: {free:?}");
+    let told = find_condition(&free.status.conditions, ConditionType::Retiring).expect("told");
+    assert!(told.message.contains("was not made yet, and goes when it is certain"), "{}", told.message);
     // Gone: nothing of it is left when its record is.
     let mut gone = observed.clone();
     gone.leaving[0].target.golden = GoldenView::default();
@@ -243,7 +243,7 @@ fn r23_what_was_never_finished_is_given_up_unless_somebody_waits_for_it() {
     observed.leaving[0].target.golden.volume = Some(DataVolumeView { uid: "dv-local".into(), ..volume("Succeeded") });
     observed.leaving[0].target.golden.claim = Some(ClaimView { uid: "pvc-local".into(), class: Some("local".into()), ..claim() });
     let done = run(&observed);
-    assert!(!gives_up(&done), "{done:?}");
+    assert!(!deletes(&done), "{done:?}");
     assert_eq!(self::record(&done).and_then(|record| record.claim_uid.as_deref()), Some("pvc-local"));
     assert!(done.before.iter().any(|action| matches!(action, Action::DeleteHeaders { .. })), "{done:?}");
     // What a restore brought back, another DataVolume made, or another download filled is not what was imported.

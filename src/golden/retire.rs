@@ -1,9 +1,9 @@
-//! R23, R24: an image whose goldens are to go. Nothing new begins, what is unfinished is given up, and the fence (`fence`) takes the rest; when all are gone the image says `Retired`, or goes itself.
+//! R23, R24: an image whose goldens are to go. Nothing new begins, and the fence (`fence`) takes what there is, finished or not: somebody may ask for a clone of what is still being made in the very moment in which it is given up. When all are gone the image says `Retired`, or goes itself.
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
 use super::{
-    Action, DataVolumeView, Decision, FetchView, Observed, Wants,
+    Action, Decision, FetchView, Observed, Wants,
     decide::{after, listing_condition, refused_condition, whole_seconds},
     summary::{notes, with_remedy},
     target::marks_of_all,
@@ -59,17 +59,16 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
         (target.last_failure, target.next_attempt_time) = (None, None);
     }
     let half_made: Vec<_> = observed.views().filter_map(|target| unfinished(observed, target)).collect();
+    let mut before = Vec::new();
+    if !retirement.is_left {
+        // Before its record is gone, by which it would be found again.
+        let may_have_headers = |target: &&TargetStatus| target.claim_uid.is_none() || target.started_time.is_some();
+        let goldens = status.targets.iter().filter(may_have_headers).filter_map(|target| target.golden.as_ref()?.parse().ok());
+        before.extend(goldens.map(|golden| Action::DeleteHeaders { golden }));
+    }
     // The fence is around what has our mark: a golden that lost it would be waited for without end.
     if let Ok(image) = &observed.image {
         after_status.extend(marks_of_all(image, observed));
-    }
-    if retirement.blockers.is_none() {
-        after_status.extend(observed.views().filter_map(|target| empty(observed, target)));
-        after_status.extend(half_made.iter().flat_map(|(golden, volume)| {
-            // An import that has not ended holds nothing that anybody could lose.
-            let delete = Action::DeleteVolume { golden: (*golden).clone(), uid: volume.uid.clone() };
-            [delete, Action::DeleteHeaders { golden: (*golden).clone() }]
-        }));
     }
     let mut set = ConditionSet::new(&observed.status.conditions, observed.metadata.generation, whole_seconds(now));
     for kind in [ConditionType::Accepted, ConditionType::Resolved, ConditionType::Verified] {
@@ -86,7 +85,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
         (None, true) if !retirement.going.is_empty() => format!("Being deleted: {}.", retirement.going.join("; ")),
         (None, true) => "Nothing is seen to need the goldens; they go when that is certain.".to_owned(),
         (Some(blockers), true) => {
-            let waiting: Vec<_> = half_made.iter().map(|(golden, _)| golden.as_str()).collect();
+            let waiting: Vec<_> = half_made.iter().map(|golden| golden.as_str()).collect();
             let unfinished = match waiting[..] {
                 [] => String::new(),
                 _ => format!(" Not made yet, and no longer seen to: {}; given up when nothing waits for it.", waiting.join(", ")),
@@ -119,7 +118,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
     usage::tell(&mut set, &mut status, &observed.status, &observed.usage, now);
     status.conditions = set.finish();
     Some(Decision {
-        before: Vec::new(),
+        before,
         notes: notes(&observed.status, &status),
         status,
         after: after_status,
@@ -128,23 +127,12 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Option<Decision> {
     })
 }
 
-/// The target's DataVolume, where its import has not ended. What was Ready once goes by the fence and by nothing else.
-pub(super) fn unfinished<'a>(observed: &Observed, target: &'a super::ObservedTarget) -> Option<(&'a GoldenName, &'a DataVolumeView)> {
+/// The golden, where its import has not ended and was never finished before.
+fn unfinished<'a>(observed: &Observed, target: &'a super::ObservedTarget) -> Option<&'a GoldenName> {
     let (golden, volume) = (target.name.as_ref()?, target.golden.volume.as_ref()?);
     let is_made = observed.status.of_golden(golden.as_str()).is_some_and(TargetStatus::is_made);
     let is_held = volume.phase == "Succeeded" || is_made;
-    (volume.ours && !volume.terminating && !is_held).then_some((golden, volume))
-}
-
-/// What deletes the target's DataVolume where that was finished and has no disk any more: its PVC is gone, or what stands under the name is
-/// neither ours nor goes with it. The fence is around PVCs, and would wait for one without end.
-pub(super) fn empty(observed: &Observed, target: &super::ObservedTarget) -> Option<Action> {
-    let (golden, volume) = (target.name.as_ref()?, target.golden.volume.as_ref()?);
-    let is_recorded = |uid: &String| observed.status.targets.iter().any(|known| known.claim_uid.as_ref() == Some(uid));
-    let is_of_it = |claim: &super::ClaimView| claim.ours || is_recorded(&claim.uid) || claim.controller.as_ref() == Some(&volume.uid);
-    let is_empty = volume.ours && !volume.terminating && target.golden.claim.as_ref().is_none_or(|claim| !is_of_it(claim));
-    (is_empty && unfinished(observed, target).is_none())
-        .then(|| Action::DeleteEmptyVolume { golden: golden.clone(), uid: volume.uid.clone() })
+    (volume.ours && !volume.terminating && !is_held).then_some(golden)
 }
 
 fn keep(set: &mut ConditionSet<'_>, condition: Option<&Condition>, kind: ConditionType) {
@@ -197,8 +185,8 @@ mod tests {
         observed
     }
 
-    fn gives_up(decision: &Decision) -> bool {
-        decision.after.iter().any(|action| matches!(action, Action::DeleteVolume { uid, .. } if uid == "dv"))
+    fn deletes(decision: &Decision) -> bool {
+        decision.after.iter().any(|action| matches!(action, Action::DeleteVolume { .. }))
     }
 
     /// What failed before is nobody's trouble any more: metrics and alerts follow the status.
@@ -231,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn r23_an_unfinished_import_is_told_with_who_waits_for_it_and_given_up_when_they_go() {
+    fn r23_an_unfinished_import_is_told_with_who_waits_for_it_and_left_to_the_fence() {
         let mut observed = retired(importing());
         observed.retirement.blockers = Some("tenant-a/KubernetesNodes/demo-md0".into());
         let waiting = run(&observed);
@@ -240,26 +228,33 @@ mod tests {
         for text in ["tenant-a/KubernetesNodes/demo-md0", "Not made yet, and no longer seen to: vm-default-images-a"] {
             assert!(message.contains(text), "{message}");
         }
-        assert!(!gives_up(&waiting) && waiting.wake.is_some(), "looked at again: {waiting:?}");
+        assert!(!deletes(&waiting) && waiting.wake.is_some(), "looked at again: {waiting:?}");
         observed.status = waiting.status;
         observed.retirement.blockers = None;
         let free = run(&observed);
-        assert!(gives_up(&free) && free.after.iter().any(|action| matches!(action, Action::DeleteHeaders { .. })), "{free:?}");
+        assert!(!deletes(&free) && ready(&free).2.contains("go when that is certain"), "nobody knows who asks for a clone now: {free:?}");
+        // Gone: its header Secret goes before its record does.
+        observed.targets[0].golden = crate::golden::GoldenView::default();
+        let gone = run(&retired(observed));
+        assert!(matches!(&gone.before[..], [Action::DeleteHeaders { .. }]) && gone.status.targets.is_empty(), "{gone:?}");
     }
 
-    /// What is finished, or was Ready once, goes by the fence and by nothing else.
+    /// One that was Ready once, and one that is made anew after it was lost: the former one's UID is on record still.
     #[test]
-    fn r23_only_what_was_never_finished_is_given_up() {
-        let mut finished = retired(importing());
+    fn r23_only_what_was_never_finished_is_told_as_not_made() {
+        let is_told = |observed: Observed| {
+            let mut observed = retired(observed);
+            observed.retirement.blockers = Some("x".into());
+            ready(&run(&observed)).2.contains("Not made yet")
+        };
+        let mut finished = importing();
         finished.targets[0].golden.volume = Some(volume("Succeeded"));
         finished.targets[0].golden.claim = Some(claim());
-        assert!(!gives_up(&run(&finished)), "not even recorded yet");
-        let mut strange = retired(made());
+        assert!(!is_told(finished), "not even recorded yet");
+        let mut strange = made();
         strange.targets[0].name = Some("vm-default-images-a".parse().expect("name"));
         strange.targets[0].golden.volume = Some(volume("ImportInProgress"));
-        assert!(!gives_up(&run(&strange)), "CDI says so of a golden that was Ready");
-
-        // Made anew after it was deleted: the former one's UID is on record, and this import is unfinished all the same.
+        assert!(!is_told(strange), "CDI says so of a golden that was Ready");
         let mut anew = made();
         anew.targets[0].golden = crate::golden::GoldenView::default();
         anew.status = run(&anew).status;
@@ -267,7 +262,7 @@ mod tests {
         anew.targets[0].name = Some("vm-default-images-a".parse().expect("name"));
         anew.targets[0].golden.volume = Some(volume("ImportInProgress"));
         anew.targets[0].golden.claim = Some(ClaimView { uid: "new".into(), bound: false, ..claim() });
-        assert!(gives_up(&run(&retired(anew))));
+        assert!(is_told(anew));
     }
 
     /// What the API server refuses is on the object, before who needs it, and gone with its cause.
@@ -332,31 +327,6 @@ mod tests {
             told.starts_with("Being deleted: vm-default-images-a, which stays as long as a pod uses its PVC: cozy-public/debug."),
             "{told}"
         );
-    }
-
-    #[rstest]
-    #[case::its_claim_is_there(Some(("pvc", true, Some("dv"))), None, false)]
-    #[case::its_claim_is_gone(None, None, true)]
-    #[case::somebody_needs_it(None, Some("tenant-a/VMDisk/db"), false)]
-    #[case::a_hand_made_claim_beside_it(Some(("other", false, None)), None, true)]
-    #[case::its_claim_without_the_mark(Some(("other", false, Some("dv"))), None, false)]
-    #[case::on_record_without_the_mark(Some(("pvc", false, None)), None, false)]
-    #[case::restored_beside_it(Some(("other", true, None)), None, false)]
-    fn r23_a_finished_volume_without_a_disk_goes_too(
-        #[case] found: Option<(&str, bool, Option<&str>)>,
-        #[case] blockers: Option<&str>,
-        #[case] expected: bool,
-    ) {
-        let mut observed = made();
-        observed.targets[0].name = Some("vm-default-images-a".parse().expect("name"));
-        observed.targets[0].golden.claim =
-            found.map(|(uid, ours, controller)| ClaimView { uid: uid.into(), ours, controller: controller.map(str::to_owned), ..claim() });
-        let mut observed = retired(observed);
-        observed.retirement.blockers = blockers.map(str::to_owned);
-        let decision = run(&observed);
-        let is_deleted = |action: &Action| matches!(action, Action::DeleteEmptyVolume { uid, .. } if uid == "dv");
-        assert_eq!(decision.after.iter().any(is_deleted), expected);
-        assert!(!gives_up(&decision));
     }
 
     /// The fence is around what has our mark, and would wait for one that lost it without end.

@@ -418,9 +418,11 @@ fn r7_r8_a_claim_without_its_volume() {
     observed.targets[0].golden.claim = Some(orphan(None));
     let decision = run(&observed);
     assert_eq!((reason(&decision).as_str(), decision.after.len()), ("GoldenReplaced", 0));
-    // Owned by a DataVolume that is gone: the collector is under way.
-    observed.targets[0].golden.claim = Some(orphan(Some("dv")));
-    assert_eq!(reason(&run(&observed)), "GoldenTerminating");
+    // Owned by a DataVolume that is gone: the collector is under way, and may not take what is bound.
+    for (bound, expected) in [(false, "GoldenTerminating"), (true, "GoldenReplaced")] {
+        observed.targets[0].golden.claim = Some(ClaimView { bound, ..orphan(Some("dv")) });
+        assert_eq!(reason(&run(&observed)), expected);
+    }
     // CDI's former garbage collection, if this is the claim that CDI filled, and not a copy of it.
     let collected =
         |filled_as: Option<&str>| ClaimView { garbage_collected: true, filled_as: filled_as.map(str::to_owned), ..orphan(None) };

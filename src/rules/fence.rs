@@ -14,7 +14,10 @@ const MOST_POOLS: usize = 10;
 /// How far the fence around a golden is, as its annotations tell.
 ///
 /// `retiring` has two values. First it turns new pools away; pools that use the golden go on, so it may stand for months. When nothing seems to need the golden any more it is *closed*: nobody is let in while the leader waits and looks once more, because a pool that was let in a moment ago may not be seen yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+///
+/// It is written on the claim and on the DataVolume, on what there is. Where they differ the stricter one counts, the greater by order: CDI
+/// copies annotations to the claim only as it makes it, so a claim may appear open beside a DataVolume that was closed a moment ago.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Fence {
     /// There is none.
     #[default]
@@ -69,10 +72,50 @@ pub enum Touch {
 pub enum Holds {
     /// A disk that can be cloned.
     Disk,
-    /// Nothing yet, or nothing any more: an import that never ended, or a DataVolume whose claim is gone.
+    /// A disk whose DataVolume is gone: Kubernetes' garbage collector asks for it.
+    DiskWithoutItsVolume,
+    /// Nothing yet, or nothing any more: an import that never ended, a DataVolume whose claim is gone, or a claim that lost its volume.
     Nothing,
-    /// It goes with a DataVolume whose deletion was allowed.
-    GoesWithItsVolume,
+}
+
+/// What of a golden's claim tells whether it holds a disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ClaimHolds<'a> {
+    /// `Pending`, `Bound` or `Lost`.
+    pub phase: &'a str,
+    /// Whether CDI binds it before it is filled, as it does where the class has no CSI driver, and has not said that it is.
+    pub is_being_filled: bool,
+    /// Whether a GoldenImage has it on record.
+    pub is_recorded: bool,
+}
+
+/// The DataVolume that controls a golden's claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Controller<'a> {
+    /// None does: CDI's former garbage collection leaves a finished import so.
+    None,
+    /// It is there, in this phase.
+    There(&'a str),
+    /// It is there no more, or never was: an owner can be written on a claim by hand, and a DataVolume be deleted while nobody asked here.
+    Gone,
+}
+
+/// What would be lost with a golden: what went through the fence carries its last mark, and is not asked about.
+pub fn holds(claim: ClaimHolds<'_>, volume: Controller<'_>) -> Holds {
+    // CDI binds a golden's claim as the last step, a moment before its DataVolume says so.
+    let is_filled = claim.phase == "Bound" && !claim.is_being_filled;
+    match volume {
+        // Its volume is gone, and the disk with it: deleting what is left is how it is made anew.
+        _ if claim.phase == "Lost" => Holds::Nothing,
+        Controller::Gone if claim.is_recorded || is_filled => Holds::DiskWithoutItsVolume,
+        _ if claim.is_recorded => Holds::Disk,
+        Controller::Gone => Holds::Nothing,
+        Controller::None => Holds::Disk,
+        Controller::There("Succeeded") if claim.phase == "Bound" => Holds::Disk,
+        Controller::There("Failed") => Holds::Nothing,
+        Controller::There(_) if is_filled => Holds::Disk,
+        Controller::There(_) => Holds::Nothing,
+    }
 }
 
 /// The GoldenImage that a golden belongs to, as far as retiring by it goes.
@@ -127,7 +170,7 @@ pub fn may_touch(write: &GoldenWrite<'_>) -> Result<(), String> {
         )),
         _ if write.fence == Fence::Retired || write.is_terminating => Ok(()),
         // The daemon gives up unfinished imports, and its adoption writes marks; a finished golden it lets go only when retired.
-        Touch::Delete if write.holds != Holds::Disk => Ok(()),
+        Touch::Delete if write.holds == Holds::Nothing => Ok(()),
         Touch::Unmark if write.by_daemon => Ok(()),
         Touch::Delete | Touch::Unmark => Err(format!("{} (R23)", refusal(write))),
     }
@@ -143,7 +186,13 @@ fn refusal(write: &GoldenWrite<'_>) -> String {
         },
         Err(Unknown(why)) => format!("who needs it is not known now ({why})"),
     };
-    format!("{kind} {namespace}/{name} is a golden image and {what}: {needed}; {}", command(write))
+    let left = match write.holds {
+        Holds::DiskWithoutItsVolume => {
+            "; the DataVolume that it names as its owner is gone, for which Kubernetes would collect it: to keep it take that off its `metadata.ownerReferences`"
+        }
+        Holds::Disk | Holds::Nothing => "",
+    };
+    format!("{kind} {namespace}/{name} is a golden image and {what}: {needed}{left}; {}", command(write))
 }
 
 /// How to be rid of this golden: never by what would take others with it unsaid.
@@ -254,7 +303,8 @@ mod tests {
     #[case::retiring(Touch::Delete, Fence::Retiring, Holds::Disk, false, false)]
     #[case::the_daemon_too(Touch::Delete, Fence::Open, Holds::Disk, true, false)]
     #[case::unfinished(Touch::Delete, Fence::Open, Holds::Nothing, false, true)]
-    #[case::collected(Touch::Delete, Fence::Open, Holds::GoesWithItsVolume, false, true)]
+    #[case::collected(Touch::Delete, Fence::Open, Holds::DiskWithoutItsVolume, false, false)]
+    #[case::collected_when_retired(Touch::Delete, Fence::Retired, Holds::DiskWithoutItsVolume, false, true)]
     #[case::unmarked_unfinished(Touch::Unmark, Fence::Open, Holds::Nothing, false, false)]
     #[case::unmarked_retired(Touch::Unmark, Fence::Retired, Holds::Disk, false, true)]
     #[case::mark_by_hand(Touch::MarkFence, Fence::Open, Holds::Disk, false, false)]
@@ -262,6 +312,38 @@ mod tests {
     #[case::mark_by_us(Touch::MarkFence, Fence::Open, Holds::Disk, true, true)]
     fn r23(#[case] touch: Touch, #[case] fence: Fence, #[case] holds: Holds, #[case] by_daemon: bool, #[case] allowed: bool) {
         assert_eq!(may_touch(&GoldenWrite { fence, holds, by_daemon, ..write(touch) }).is_ok(), allowed);
+    }
+
+    #[test]
+    fn a_disk_whose_data_volume_is_gone_says_how_to_keep_it() {
+        let left = GoldenWrite { kind: "PersistentVolumeClaim", holds: Holds::DiskWithoutItsVolume, ..write(Touch::Delete) };
+        let refused = may_touch(&left).expect_err("it is a golden still");
+        assert!(refused.contains("metadata.ownerReferences") && refused.contains("golden-catalog retire ubuntu"), "{refused}");
+    }
+
+    #[rstest]
+    #[case::finished("Bound", false, false, Controller::There("Succeeded"), Holds::Disk)]
+    #[case::on_record("Bound", false, true, Controller::There("ImportInProgress"), Holds::Disk)]
+    #[case::importing("Pending", false, false, Controller::There("ImportInProgress"), Holds::Nothing)]
+    #[case::importing_without_populators("Bound", true, false, Controller::There("ImportInProgress"), Holds::Nothing)]
+    #[case::ends_in_this_moment("Bound", false, false, Controller::There("ImportInProgress"), Holds::Disk)]
+    #[case::failed("Bound", false, false, Controller::There("Failed"), Holds::Nothing)]
+    #[case::begun_again("Pending", false, false, Controller::There("Succeeded"), Holds::Nothing)]
+    #[case::lost("Lost", false, true, Controller::There("Succeeded"), Holds::Nothing)]
+    #[case::lost_and_its_volume_gone("Lost", false, true, Controller::Gone, Holds::Nothing)]
+    #[case::left_by_former_cdi("Bound", false, false, Controller::None, Holds::Disk)]
+    #[case::its_volume_vanished("Bound", false, false, Controller::Gone, Holds::DiskWithoutItsVolume)]
+    #[case::on_record_and_its_volume_vanished("Bound", false, true, Controller::Gone, Holds::DiskWithoutItsVolume)]
+    #[case::a_given_up_attempt("Pending", false, false, Controller::Gone, Holds::Nothing)]
+    #[case::a_given_up_attempt_without_populators("Bound", true, false, Controller::Gone, Holds::Nothing)]
+    fn r23_what_would_be_lost(
+        #[case] phase: &str,
+        #[case] is_being_filled: bool,
+        #[case] is_recorded: bool,
+        #[case] volume: Controller<'_>,
+        #[case] expected: Holds,
+    ) {
+        assert_eq!(holds(ClaimHolds { phase, is_being_filled, is_recorded }, volume), expected);
     }
 
     #[test]

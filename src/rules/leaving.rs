@@ -59,7 +59,7 @@ pub fn leaving_message(golden: &str, class: &str, place: Place, is_made: bool, i
                 "{what}; its golden {golden} stays, and can be cloned, until another golden of the image is Ready: nothing else has the disk for sure."
             )
         }
-        (_, false, None) => format!("{what}; its golden {golden} was not made yet, and is given up."),
+        (_, false, None) => format!("{what}; its golden {golden} was not made yet, and goes when it is certain that nothing waits for it."),
         (_, false, Some(blockers)) => {
             format!("{what}; its golden {golden} was not made yet, and is given up when nothing waits for it: {blockers}.")
         }
@@ -135,7 +135,7 @@ mod tests {
         }
         assert!(leaving_remedy(Place::Leaving, true).contains("the image's golden in another class"));
         assert_eq!((leaving_remedy(Place::Last, true), leaving_remedy(Place::Leaving, false)), ("", ""));
-        assert!(leaving_message("g", "a", Place::Leaving, false, false, None).contains("is given up"));
+        assert!(leaving_message("g", "a", Place::Leaving, false, false, None).contains("goes when it is certain"));
     }
 
     #[rstest]

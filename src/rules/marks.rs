@@ -100,6 +100,8 @@ pub const CDI_CLONE_FALLBACK: &str = "cdi.kubevirt.io/cloneFallbackReason";
 pub const FORMER_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 /// CDI's annotation that takes a disk off the populator path when `false`, in any spelling of Go's `strconv.ParseBool`.
 pub const CDI_USE_POPULATOR: &str = "cdi.kubevirt.io/storage.usePopulator";
+/// CDI's annotation on a claim with the phase of the pod that fills it: on a golden's, `Succeeded` when it is filled.
+pub const CDI_POD_PHASE: &str = "cdi.kubevirt.io/storage.pod.phase";
 /// CDI's annotation on a claim whose DataVolume it deleted after success (CDI v1.59 to v1.61).
 pub const CDI_GARBAGE_COLLECTED: &str = "cdi.kubevirt.io/garbageCollected";
 /// CDI's annotation on a claim: the UID of the DataVolume that it made the claim for, copied by whatever restores the claim.

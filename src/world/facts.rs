@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::{
-    core::v1::{Event, Pod, ResourceQuota},
-    storage::v1::StorageClass,
+use k8s_openapi::{
+    api::{
+        core::v1::{Event, Pod, ResourceQuota},
+        storage::v1::StorageClass,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
 use super::{
@@ -17,6 +20,7 @@ use crate::{
     rules::{
         class::ClassFacts,
         clone::{Fence, Profile, SourceVolume},
+        fence::ClaimHolds,
         golden::{ClaimSeen, VolumeSeen},
         marks,
         modes::ClaimProperties,
@@ -129,9 +133,9 @@ pub fn snapshot_volume(snapshot: &VolumeSnapshot, claim: Option<&Claim>) -> Sour
     SourceVolume { request: restore.or(volume.request), capacity: restore.or(volume.capacity), ..volume }
 }
 
-/// The fence on a golden (R23): its claim's marks, which only the daemon may write.
-pub fn fence(claim: &Claim) -> Fence {
-    Fence::of(&texts(claim.metadata.annotations.as_ref()))
+/// The fence on one object of a golden (R23): its marks, which only the daemon may write.
+pub fn fence(object: &ObjectMeta) -> Fence {
+    Fence::of(&texts(object.annotations.as_ref()))
 }
 
 /// A golden's DataVolume for R8.
@@ -146,6 +150,17 @@ pub fn claim_seen(claim: &Claim) -> ClaimSeen<'_> {
         uid: claim.metadata.uid.as_deref().unwrap_or_default(),
         phase: claim.status.read().and_then(|status| status.phase.as_deref()).unwrap_or_default(),
         terminating: claim.metadata.deletion_timestamp.is_some(),
+    }
+}
+
+/// What of a golden's claim tells whether it holds a disk; of no record.
+pub fn claim_holds(claim: &Claim) -> ClaimHolds<'_> {
+    let annotations = texts(claim.metadata.annotations.as_ref());
+    let is_off_populators = || annotations.get(marks::CDI_USE_POPULATOR).is_some_and(|value| value == "false");
+    ClaimHolds {
+        phase: claim_seen(claim).phase,
+        is_being_filled: annotations.get(marks::CDI_POD_PHASE).map_or_else(is_off_populators, |phase| phase != "Succeeded"),
+        is_recorded: false,
     }
 }
 
@@ -263,13 +278,23 @@ mod tests {
         assert_eq!((volume.request, volume.capacity), (DiskSize::from_bytes(6 << 30), DiskSize::from_bytes(7 << 30)));
         let snapshot = snapshot_volume(&read(json!({"status": {"restoreSize": "8Gi"}})), Some(&claim()));
         assert_eq!((snapshot.class.as_deref(), snapshot.request), (Some("r"), DiskSize::from_bytes(8 << 30)));
-        assert_eq!((fence(&claim()), claim_seen(&claim()).phase), (Fence::Retiring, "Bound"));
+        assert_eq!((fence(&claim().metadata), claim_seen(&claim()).phase), (Fence::Retiring, "Bound"));
         let mut retired = claim();
         retired.metadata.annotations = Some([marks::RETIRED, marks::RETIRING].map(|key| (key.to_owned(), String::new())).into());
-        assert_eq!(fence(&retired), Fence::Retired);
-        assert_eq!(fence(&read(json!({}))), Fence::Open);
+        assert_eq!(fence(&retired.metadata), Fence::Retired);
+        assert_eq!(fence(&ObjectMeta::default()), Fence::Open);
         assert_eq!(source_volume(&read(json!({"spec": 3}))), SourceVolume::default());
         assert_eq!(volume_seen(&read(json!({"status": {"phase": "Succeeded"}}))).phase, "Succeeded");
+    }
+
+    #[rstest]
+    #[case::says_nothing(json!({}), false)]
+    #[case::filled(json!({marks::CDI_POD_PHASE: "Succeeded", marks::CDI_USE_POPULATOR: "false"}), false)]
+    #[case::being_filled(json!({marks::CDI_POD_PHASE: "Running"}), true)]
+    #[case::bound_first(json!({marks::CDI_USE_POPULATOR: "false"}), true)]
+    fn what_a_claim_says_of_its_filling(#[case] annotations: Value, #[case] expected: bool) {
+        let claim: Claim = read(json!({"metadata": {"name": "g", "annotations": annotations}, "status": {"phase": "Bound"}}));
+        assert_eq!(claim_holds(&claim), ClaimHolds { phase: "Bound", is_being_filled: expected, is_recorded: false });
     }
 
     #[rstest]

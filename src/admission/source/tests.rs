@@ -229,3 +229,67 @@ fn r13_another_images_import_is_not_waited_for() {
     assert!(matches!(of(identity(url)), SourceFacts::Golden(_)));
     assert_eq!(of(identity("https://x.example/other.qcow2")), SourceFacts::Missing);
 }
+
+/// CDI has not made the claim yet: the fence is on the DataVolume, and one that is being deleted is cloned by nobody.
+#[rstest]
+#[case::open(json!({}), &[])]
+#[case::retiring(json!({ "annotations": { marks::RETIRING: "since 2026" } }), &[Rule::R23])]
+#[case::closed(json!({ "annotations": { marks::RETIRING: "closed since 2026" } }), &[Rule::R23])]
+#[case::retired(json!({ "annotations": { marks::RETIRING: "closed since 2026", marks::RETIRED: "2026" } }), &[Rule::R23])]
+#[case::going(json!({ "deletionTimestamp": "2026-11-29T10:00:00Z" }), &[Rule::R13])]
+#[case::not_ours(json!({ "labels": {}, "annotations": { marks::RETIRING: "closed since 2026" } }), &[])]
+fn r23_a_golden_without_a_claim_is_fenced_by_its_data_volume(#[case] change: Value, #[case] expected: &[Rule]) {
+    let url = "https://x.example/a.qcow2";
+    let mut metadata =
+        json!({ "name": GOLDEN, "namespace": CATALOG, "uid": "dv", "labels": { marks::GOLDEN: "true", marks::IDENTITY: identity(url) } });
+    metadata.as_object_mut().expect("a map").extend(change.as_object().expect("a map").clone());
+    let volume = serde_json::from_value(json!({ "metadata": metadata, "spec": {}, "status": { "phase": "Pending" } }));
+    let found = Found { volume: Some(volume.expect("a DataVolume")), ..Found::default() };
+    let all = images(&[image("win", url, None, json!({}))]);
+    let source = source_facts(&Source::Claim(GOLDEN.to_owned()), &found, &all, CATALOG).expect("everything has been read");
+    let verdict = verdict(source);
+    assert_eq!(broken(&verdict), expected, "{verdict:?}");
+}
+
+/// CDI made the claim from what it knew of the DataVolume before that was closed; or the claim lost its mark, and goes with the DataVolume.
+#[rstest]
+#[case::the_claim_came_open(&[], &[(marks::RETIRING, "closed since 2026")], true, &[Rule::R23])]
+#[case::both_open(&[], &[], true, &[])]
+#[case::half_opened(&[], &[(marks::RETIRING, "since 2026")], true, &[Rule::R23])]
+#[case::half_closed(&[(marks::RETIRING, "closed since 2026")], &[], true, &[Rule::R23])]
+#[case::without_its_mark(&[], &[(marks::RETIRING, "closed since 2026")], false, &[Rule::R23])]
+fn r23_of_claim_and_data_volume_the_stricter_counts(
+    #[case] on_claim: &[(&str, &str)],
+    #[case] on_volume: &[(&str, &str)],
+    #[case] is_marked: bool,
+    #[case] expected: &[Rule],
+) {
+    let map =
+        |pairs: &[(&str, &str)]| pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<BTreeMap<_, _>>();
+    let mut claim = claim();
+    claim["status"]["phase"] = "Pending".into();
+    let mut volume = with_volume(&mut claim);
+    volume.metadata.annotations = Some(map(on_volume));
+    volume.status = serde_json::from_value(json!({ "phase": "ImportInProgress" })).expect("a status");
+    claim["metadata"]["annotations"] = json!(map(on_claim));
+    if !is_marked {
+        claim["metadata"]["labels"] = json!({});
+    }
+    let verdict = verdict(facts_of(claim, Some(volume), &[]));
+    assert_eq!(broken(&verdict), expected, "{verdict:?}");
+}
+
+/// Its DataVolume went, and Kubernetes has not collected it yet: nobody fills it any more. A bound one is a golden that stays.
+#[rstest]
+#[case::never_bound("Pending", &[Rule::R13])]
+#[case::bound("Bound", &[])]
+fn r13_a_claim_whose_data_volume_is_gone(#[case] phase: &str, #[case] expected: &[Rule]) {
+    let mut claim = claim();
+    let former = with_volume(&mut claim);
+    claim["status"]["phase"] = phase.into();
+    assert_eq!(broken(&verdict(facts_of(claim.clone(), None, &[]))), expected);
+    // Made anew under its name: another one.
+    let mut anew = former;
+    anew.metadata.uid = Some("another".to_owned());
+    assert_eq!(broken(&verdict(facts_of(claim, Some(anew), &[]))), expected);
+}

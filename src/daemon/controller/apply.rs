@@ -171,11 +171,6 @@ impl Term {
                 hands.delete_volume(memory, uid, golden, volume).await?;
                 tracing::info!(image = %image.name, %golden, "unfinished import given up");
             }
-            Action::DeleteEmptyVolume { golden, uid: volume } => {
-                if hands.delete_empty_volume(memory, uid, golden, volume).await? {
-                    tracing::info!(image = %image.name, %golden, "a DataVolume without a disk is deleted");
-                }
-            }
             Action::Mark { golden, claim_uid, volume_uid, said } => {
                 if let Some(order) = order_of(image, status, golden, &said.defaults) {
                     hands.mark(image, &order, claim_uid, volume_uid.as_deref(), &said.outdated).await?;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::PoisonError, time::Duration};
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
 use kube::ResourceExt as _;
 use tokio::sync::Semaphore;
 
@@ -172,8 +172,12 @@ impl Term {
         // By record, and what stands there when the record was lost, or never had it: the fence takes all that is the image's.
         let standing = targets.iter().filter(|target| is_made(target)).filter_map(|target| target.name.as_ref()).map(GoldenName::as_str);
         let claims = cluster.claims.all();
-        let goldens = claims.iter().filter(|claim| is_guarded(&claim.metadata, catalog) && owner.claim(&claim.metadata) == Whose::Its);
-        let marked: Vec<String> = goldens.map(|claim| claim.name_any()).collect();
+        let is_its = |meta: &ObjectMeta, whose: Whose| is_guarded(meta, catalog) && whose == Whose::Its;
+        let of_claims = claims.iter().filter(|claim| is_its(&claim.metadata, owner.claim(&claim.metadata))).map(|claim| claim.name_any());
+        let volumes = cluster.volumes.all();
+        let of_volumes =
+            volumes.iter().filter(|volume| is_its(&volume.metadata, owner.volume(&volume.metadata))).map(|volume| volume.name_any());
+        let marked: BTreeSet<String> = of_claims.chain(of_volumes).collect();
         let names: BTreeSet<&str> = recorded().chain(standing).chain(marked.iter().map(String::as_str)).collect();
         let classes = observe::classes(cluster);
         for golden in names {
@@ -183,14 +187,13 @@ impl Term {
                 blockers.push(odd);
                 continue;
             }
-            let claim = marked.iter().any(|name| name == golden);
-            let volume = cluster.volumes.get(catalog, golden).is_some_and(|volume| owner.volume(&volume.metadata) == Whose::Its);
-            if !claim && !volume {
+            if !marked.contains(golden) {
                 continue;
             }
             retirement.is_left = true;
-            let is_going = cluster.claims.get(catalog, golden).is_some_and(|claim| claim.metadata.deletion_timestamp.is_some());
-            if is_going {
+            let claim = cluster.claims.get(catalog, golden).map(|claim| claim.metadata.deletion_timestamp.is_some());
+            let volume = || cluster.volumes.get(catalog, golden).is_some_and(|volume| volume.metadata.deletion_timestamp.is_some());
+            if claim.unwrap_or_else(volume) {
                 let pods = cluster.pods.all();
                 retirement.going.push(going_message(pods.iter().map(|pod| &**pod), catalog, golden));
                 continue;

@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use k8s_openapi::{api::core::v1::ObjectReference, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{Api, Client, Resource, ResourceExt as _};
 
 use super::marks::Refused;
@@ -17,15 +18,16 @@ use crate::{
     model::Identity,
     rules::{fence::Fence, leaving::Place, marks, whose::Whose},
     world::{
-        Cluster,
-        evidence::{goes_with, is_guarded, texts},
+        Cluster, Parts,
+        evidence::{is_guarded, texts},
         facts,
     },
 };
 
-/// A golden of which something is to be done.
+/// A golden of which something is to be done: a claim, a DataVolume, or both. CDI makes the claim, and may not get to that for long.
 pub(super) struct Candidate {
-    pub claim: Arc<Claim>,
+    pub name: String,
+    pub claim: Option<Arc<Claim>>,
     pub volume: Option<Arc<DataVolume>>,
     pub image: Option<Arc<GoldenImage>>,
     pub wish: Wish,
@@ -33,15 +35,23 @@ pub(super) struct Candidate {
     pub is_leaving: bool,
     /// One of its own objects that is there and cannot be read: nothing is done about a golden of which not all is known.
     pub odd: Option<String>,
+    catalog: String,
 }
 
 impl Candidate {
-    pub fn name(&self) -> String {
-        self.claim.name_any()
+    /// What is waited for and tried is these very objects: with a claim that CDI has made meanwhile it is begun anew.
+    pub fn key(&self) -> String {
+        self.uids().collect::<Vec<_>>().join("/")
     }
 
-    pub fn uid(&self) -> String {
-        self.claim.uid().unwrap_or_default()
+    /// The UIDs of its objects.
+    pub fn uids(&self) -> impl Iterator<Item = String> {
+        let claim = self.claim.as_ref().and_then(|claim| claim.uid());
+        claim.into_iter().chain(self.volume.as_ref().and_then(|volume| volume.uid()))
+    }
+
+    fn parts(&self) -> Parts<'_> {
+        parts(self.claim.as_deref(), self.volume.as_deref(), &self.catalog)
     }
 
     pub fn identity(&self) -> Option<Identity> {
@@ -50,19 +60,43 @@ impl Candidate {
             return None;
         }
         // Worker classes name it by what it was made from, whatever its image is by now.
-        let marked = || texts(self.claim.metadata.labels.as_ref()).get(marks::IDENTITY).cloned();
+        let marked = || label(self.parts(), marks::IDENTITY);
         let recorded = || self.image.as_ref()?.status.as_ref()?.identity.clone();
         marked().or_else(recorded)?.parse().ok()
     }
 
     /// Whether the last mark is on one of its objects: from there on there is no way back.
     pub fn is_retired(&self) -> bool {
-        facts::fence(&self.claim) == Fence::Retired || self.volume_fence() == Some(Fence::Retired)
+        self.parts().fence() == Fence::Retired
+    }
+
+    pub fn is_terminating(&self) -> bool {
+        self.parts().is_terminating()
+    }
+
+    pub fn claim_fence(&self) -> Option<Fence> {
+        self.claim.as_ref().map(|claim| facts::fence(&claim.metadata))
     }
 
     pub fn volume_fence(&self) -> Option<Fence> {
-        self.volume.as_ref().map(|volume| Fence::of(&texts(volume.metadata.annotations.as_ref())))
+        self.volume.as_ref().map(|volume| facts::fence(&volume.metadata))
     }
+
+    /// What is told of it is told on the claim, or on the DataVolume where that has none.
+    pub fn regarding(&self) -> ObjectReference {
+        let volume = || self.volume.as_ref().map(|volume| volume.object_ref(&()));
+        let regarding = self.claim.as_ref().map(|claim| claim.object_ref(&())).or_else(volume).unwrap_or_default();
+        ObjectReference { resource_version: None, ..regarding }
+    }
+}
+
+fn parts<'a>(claim: Option<&'a Claim>, volume: Option<&'a DataVolume>, catalog: &str) -> Parts<'a> {
+    Parts::of(claim.map(|claim| &claim.metadata), volume.map(|volume| &volume.metadata), catalog)
+}
+
+/// What a golden says of itself.
+fn label(parts: Parts<'_>, key: &str) -> Option<String> {
+    parts.marked?.labels.as_ref()?.get(key).cloned()
 }
 
 /// The goldens that are to go, or have a fence around them; `None` while not all is known.
@@ -73,22 +107,36 @@ pub(super) fn candidates(shared: &Shared) -> Option<Vec<Candidate>> {
     }
     let images = cluster.images.all();
     let of_golden = on_record(&images);
-    let goldens = cluster.claims.all().into_iter().filter(|claim| is_guarded(&claim.metadata, catalog));
-    let candidates = goldens.map(|claim| {
-        let name = claim.name_any();
-        let labels = texts(claim.metadata.labels.as_ref());
-        let marked = labels.get(marks::IMAGE).map(String::as_str);
-        let image = image_of(&claim, &of_golden, |name| cluster.images.get("", name));
-        let volume = cluster.volumes.get(catalog, &name).filter(|volume| is_goldens(volume, &claim));
-        let is_leaving = image.as_deref().is_some_and(|image| is_leaving(image, &name, |record| is_seen_to_stand(shared, record)));
-        let of = image.as_ref().map(|image| image.name_any()).or_else(|| marked.map(str::to_owned));
+    let (claims, volumes) = (cluster.claims.all(), cluster.volumes.all());
+    let marked = |meta: &ObjectMeta| is_guarded(meta, catalog).then(|| meta.name.clone()).flatten();
+    let names: BTreeSet<String> = claims
+        .iter()
+        .filter_map(|claim| marked(&claim.metadata))
+        .chain(volumes.iter().filter_map(|volume| marked(&volume.metadata)))
+        .collect();
+    let candidates = names.into_iter().map(|name| {
+        let (claim, volume) = (cluster.claims.get(catalog, &name), cluster.volumes.get(catalog, &name));
+        let parts = parts(claim.as_deref(), volume.as_deref(), catalog);
+        let (has_claim, has_volume) = (parts.claim.is_some(), parts.volume.is_some());
+        let image = image_of(&name, parts, &of_golden, |name| cluster.images.get("", name));
+        let of_golden = volume.as_deref().filter(|_| has_volume);
+        let is_leaving =
+            image.as_deref().is_some_and(|image| is_leaving(image, &name, of_golden, |record| is_seen_to_stand(shared, record)));
+        let of = image.as_ref().map(|image| image.name_any()).or_else(|| label(parts, marks::IMAGE));
         let odd = unreadable(cluster, catalog, &name, of.as_deref());
-        Candidate { volume, wish: wish(&claim, image.as_deref(), is_leaving), is_leaving, image, odd, claim }
+        let wish = wish(&name, parts, image.as_deref(), is_leaving);
+        Candidate {
+            claim: claim.filter(|_| has_claim),
+            volume: volume.filter(|_| has_volume),
+            name,
+            image,
+            wish,
+            is_leaving,
+            odd,
+            catalog: catalog.to_owned(),
+        }
     });
-    let is_open = |candidate: &Candidate| {
-        facts::fence(&candidate.claim) == Fence::Open && candidate.volume_fence().is_none_or(|fence| fence == Fence::Open)
-    };
-    Some(candidates.filter(|candidate| candidate.wish != Wish::Keep || !is_open(candidate)).collect())
+    Some(candidates.filter(|candidate| candidate.wish != Wish::Keep || candidate.parts().fence() != Fence::Open).collect())
 }
 
 /// Images by the name and UID of each golden that they have on record.
@@ -103,27 +151,45 @@ fn on_record(images: &[Arc<GoldenImage>]) -> OnRecord {
     images.iter().flat_map(of_image).collect()
 }
 
-/// The image whose golden the claim is: by record, else by the golden's mark, because an image made again has none on record until it has
-/// adopted. One of the name alone may be of another source, and its word says nothing of this golden.
-fn image_of(claim: &Claim, of_golden: &OnRecord, named: impl FnOnce(&str) -> Option<Arc<GoldenImage>>) -> Option<Arc<GoldenImage>> {
-    let recorded = claim.uid().and_then(|uid| of_golden.get(&(claim.name_any(), uid)));
-    recorded.map(Arc::clone).or_else(|| named(claim.metadata.labels.as_ref()?.get(marks::IMAGE)?).filter(|image| is_its(image, claim)))
+/// The image whose golden it is: by record, else by the golden's mark, because an image made again has none on record until it has adopted.
+/// One of the name alone may be of another source, and its word says nothing of this golden.
+fn image_of(
+    golden: &str,
+    parts: Parts<'_>,
+    of_golden: &OnRecord,
+    named: impl FnOnce(&str) -> Option<Arc<GoldenImage>>,
+) -> Option<Arc<GoldenImage>> {
+    let uid = parts.claim.and_then(|claim| claim.uid.clone());
+    let recorded = uid.and_then(|uid| of_golden.get(&(golden.to_owned(), uid)));
+    recorded.map(Arc::clone).or_else(|| named(&label(parts, marks::IMAGE)?).filter(|image| is_its(image, parts)))
 }
 
-/// Whether the claim is a golden of the image, or one that nobody may do anything about until the image knows what it is.
-fn is_its(image: &GoldenImage, claim: &Claim) -> bool {
-    Owner::of(image).claim(&claim.metadata) != Whose::Another
+/// Whether it is a golden of the image, or one that nobody may do anything about until the image knows what it is.
+fn is_its(image: &GoldenImage, parts: Parts<'_>) -> bool {
+    whose(&Owner::of(image), parts) != Whose::Another
 }
 
-/// Whether the DataVolume of a golden's name is the golden's: by our mark, or because the claim goes with it. One that somebody made beside
-/// a golden is nobody's to mark or delete (R7).
-fn is_goldens(volume: &DataVolume, claim: &Claim) -> bool {
-    marks::is_marked(&texts(volume.metadata.labels.as_ref())) || goes_with(&claim.metadata, volume.metadata.uid.as_deref())
+/// Whose golden it is: by the claim's UID on record, else by the one of its objects that carries our mark.
+fn whose(owner: &Owner<'_>, parts: Parts<'_>) -> Whose {
+    match parts.claim.map(|claim| owner.claim(claim)) {
+        Some(Whose::Another) | None => parts.marked.map_or(Whose::Another, |marked| owner.volume(marked)),
+        Some(whose) => whose,
+    }
 }
 
-/// Whether the golden's own target was taken out, and another golden can stand in: `stands` is whether that one is there.
-fn is_leaving(image: &GoldenImage, golden: &str, stands: impl Fn(&TargetStatus) -> bool) -> bool {
-    !is_to_go(image) && place(image, golden, stands) == Place::Leaving
+/// Whether the golden's own target was taken out, and another golden can stand in: `stands` is whether that one is there. One that was never
+/// finished is nothing that another would have to stand in for.
+fn is_leaving(image: &GoldenImage, golden: &str, volume: Option<&DataVolume>, stands: impl Fn(&TargetStatus) -> bool) -> bool {
+    let is_unfinished = || {
+        let is_made = image.status.as_ref().and_then(|status| status.of_golden(golden)).is_some_and(TargetStatus::is_made);
+        !is_made && volume.is_some_and(|volume| facts::volume_seen(volume).phase != "Succeeded")
+    };
+    !is_to_go(image)
+        && match place(image, golden, stands) {
+            Place::Leaving => true,
+            Place::Last => is_unfinished(),
+            Place::Wanted => false,
+        }
 }
 
 /// Whether a golden on record is seen to be there, so that another may go.
@@ -142,21 +208,30 @@ fn is_seen_to_stand(shared: &Shared, record: &TargetStatus) -> bool {
 /// # Errors
 /// Where the API server does not say.
 pub(super) async fn is_wished_still(shared: &Shared, client: &Client, candidate: &Candidate) -> Result<bool, Refused> {
-    let marked = || texts(candidate.claim.metadata.labels.as_ref()).get(marks::IMAGE).cloned();
-    let Some(name) = candidate.image.as_ref().map(|image| image.name_any()).or_else(marked) else { return Ok(true) };
+    let parts = candidate.parts();
+    // A claim that the watch does not show yet is no part of what was waited for.
+    if candidate.claim.is_none() {
+        let claim = look(Api::<Claim>::namespaced(client.clone(), &shared.catalog), &shared.catalog, &candidate.name).await?;
+        if self::parts(claim.as_ref(), candidate.volume.as_deref(), &shared.catalog).claim.is_some() {
+            return Ok(false);
+        }
+    }
+    let named = candidate.image.as_ref().map(|image| image.name_any()).or_else(|| label(parts, marks::IMAGE));
+    let Some(name) = named else { return Ok(true) };
     let live = look(Api::<GoldenImage>::all(client.clone()), "", &name).await?;
-    let live = live.filter(|image| is_its(image, &candidate.claim));
+    let live = live.filter(|image| is_its(image, parts));
     if live.as_ref().and_then(|image| image.uid()) != candidate.image.as_ref().and_then(|image| image.uid()) {
         return Ok(false);
     }
     if candidate.is_leaving {
         let Some(image) = &live else { return Ok(false) };
-        let standing = standing(client, &shared.catalog, image, &candidate.name()).await?;
-        if !is_leaving(image, &candidate.name(), |record| record.golden.as_ref().is_some_and(|golden| standing.contains(golden))) {
+        let standing = standing(client, &shared.catalog, image, &candidate.name).await?;
+        let stands = |record: &TargetStatus| record.golden.as_ref().is_some_and(|golden| standing.contains(golden));
+        if !is_leaving(image, &candidate.name, candidate.volume.as_deref(), stands) {
             return Ok(false);
         }
     }
-    Ok(wish(&candidate.claim, live.as_ref(), candidate.is_leaving) == candidate.wish)
+    Ok(wish(&candidate.name, parts, live.as_ref(), candidate.is_leaving) == candidate.wish)
 }
 
 /// The other goldens on an image's record that are there by the API server's own word.
@@ -197,18 +272,19 @@ pub(in crate::daemon) fn unreadable(cluster: &Cluster, catalog: &str, golden: &s
 fn can_stand_in(record: &TargetStatus, claim: Option<&Claim>, volume: Option<&DataVolume>) -> bool {
     let stands = claim.is_some_and(|claim| {
         let seen = facts::claim_seen(claim);
-        record.claim_uid.as_deref() == Some(seen.uid) && seen.phase == "Bound" && !seen.terminating && facts::fence(claim) == Fence::Open
+        record.claim_uid.as_deref() == Some(seen.uid)
+            && seen.phase == "Bound"
+            && !seen.terminating
+            && facts::fence(&claim.metadata) == Fence::Open
     });
-    let is_let_be = |volume: &DataVolume| {
-        volume.metadata.deletion_timestamp.is_none() && Fence::of(&texts(volume.metadata.annotations.as_ref())) == Fence::Open
-    };
+    let is_let_be = |volume: &DataVolume| volume.metadata.deletion_timestamp.is_none() && facts::fence(&volume.metadata) == Fence::Open;
     stands && volume.is_none_or(is_let_be)
 }
 
 /// What is asked for (R23, R24). `is_leaving`: the golden's own target was taken out, and another golden can stand in.
-fn wish(claim: &Claim, image: Option<&GoldenImage>, is_leaving: bool) -> Wish {
-    let on_claim = texts(claim.metadata.annotations.as_ref());
-    let whose = |owner: &Owner<'_>| owner.claim(&claim.metadata);
+fn wish(golden: &str, parts: Parts<'_>, image: Option<&GoldenImage>, is_leaving: bool) -> Wish {
+    let on_claim = texts(parts.claim.and_then(|claim| claim.annotations.as_ref()));
+    let whose = |owner: &Owner<'_>| whose(owner, parts);
     let is_requested = on_claim.contains_key(marks::RETIRE_REQUESTED);
     let asked = match image {
         // A target that is taken out has its own golden go, and no other one.
@@ -216,7 +292,7 @@ fn wish(claim: &Claim, image: Option<&GoldenImage>, is_leaving: bool) -> Wish {
         // What stands for no target of its image goes by its own name, as what has no image does.
         Some(image) if is_requested => {
             let owner = Owner::of(image);
-            whose(&owner) == Whose::Its && owner.has_no_place_for(&claim.name_any())
+            whose(&owner) == Whose::Its && owner.has_no_place_for(golden)
         }
         Some(_) => false,
         None => is_requested,
@@ -244,6 +320,12 @@ mod tests {
 
     use super::*;
 
+    const CATALOG: &str = "cozy-public";
+
+    fn alone(claim: &Claim) -> Parts<'_> {
+        parts(Some(claim), None, CATALOG)
+    }
+
     #[test]
     fn force_gets_around_what_needs_a_golden_and_asks_for_nothing_by_itself() {
         let image = |retire: bool, force: bool| -> GoldenImage {
@@ -256,12 +338,13 @@ mod tests {
         };
         let claim = |annotations: serde_json::Value| -> Claim {
             serde_json::from_value(json!({
-                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "g", "annotations": annotations }, "spec": {},
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": {},
+                "metadata": { "name": "g", "annotations": annotations, "labels": { marks::GOLDEN: "true" } },
             }))
             .expect("a claim")
         };
         let bare = claim(json!({}));
-        let wish = |claim: &Claim, image: Option<&GoldenImage>| wish(claim, image, false);
+        let wish = |claim: &Claim, image: Option<&GoldenImage>| wish("g", alone(claim), image, false);
         assert_eq!(wish(&bare, Some(&image(false, true))), Wish::Keep);
         assert_eq!(wish(&bare, Some(&image(true, false))), Wish::Retire);
         assert_eq!(wish(&bare, Some(&image(true, true))), Wish::Force("poisoned".into()));
@@ -327,8 +410,9 @@ mod tests {
             ("the same, and nobody asked", "u", json!({ "status": recorded("other", "2") }), &kept, true, Wish::Keep),
         ] {
             let (image, claim) = (made_from("a", url, image), golden_of("a", "u", on_claim.clone()));
-            let found = image_of(&claim, &on_record(&[Arc::clone(&image)]), |name| (name == "a").then(|| Arc::clone(&image)));
-            assert_eq!((found.is_some(), wish(&claim, found.as_deref(), false)), (has_image, expected), "{case}");
+            let parts = alone(&claim);
+            let found = image_of("g", parts, &on_record(&[Arc::clone(&image)]), |name| (name == "a").then(|| Arc::clone(&image)));
+            assert_eq!((found.is_some(), wish("g", parts, found.as_deref(), false)), (has_image, expected), "{case}");
         }
         // While the image does not know what it is, nothing is done on its word, nor as if the golden were nobody's.
         let schematic =
@@ -339,35 +423,60 @@ mod tests {
         let unknown: Arc<GoldenImage> = Arc::new(serde_json::from_value(spec).expect("an image"));
         assert_eq!(Owner::of(&unknown).claim(&golden_of("a", "u", kept.clone()).metadata), Whose::Unknown);
         for annotations in [kept, asked] {
-            assert_eq!(wish(&golden_of("a", "u", annotations), Some(&unknown), false), Wish::Keep);
+            assert_eq!(wish("g", alone(&golden_of("a", "u", annotations)), Some(&unknown), false), Wish::Keep);
         }
     }
 
+    fn volume_of(claim: &Claim, phase: &str) -> DataVolume {
+        let metadata = json!({ "name": "g", "uid": "dv", "labels": claim.metadata.labels });
+        let status = json!({ "phase": phase });
+        let volume =
+            json!({ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": metadata, "spec": {}, "status": status });
+        serde_json::from_value(volume).expect("a volume")
+    }
+
+    /// CDI has not made its claim yet, or cannot: its DataVolume says whose it is, and what its image wishes is about it too.
     #[test]
-    fn r7_a_volume_that_somebody_made_beside_a_golden_is_let_be() {
-        let volume = |labels: serde_json::Value| -> DataVolume {
-            let metadata = json!({ "name": "g", "uid": "dv", "labels": labels });
-            serde_json::from_value(
-                json!({ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": metadata, "spec": {} }),
-            )
-            .expect("a volume")
-        };
-        let owned = |uid: &str| {
-            let mut claim = golden_of("a", "u", json!({}));
-            let owner = json!([{ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": "g", "uid": uid }]);
-            claim.metadata.owner_references = serde_json::from_value(owner).expect("an owner");
-            claim
-        };
-        let alone = golden_of("a", "u", json!({}));
-        let (ours, theirs) = (volume(json!({ marks::GOLDEN: "true" })), volume(json!({})));
-        for (case, volume, claim, expected) in [
-            ("marked", &ours, &alone, true),
-            ("not marked, and the claim goes with it", &theirs, &owned("dv"), true),
-            ("made beside the golden", &theirs, &alone, false),
-            ("made in the place of its own", &theirs, &owned("former"), false),
+    fn r23_a_golden_without_a_claim_goes_on_the_word_of_its_image() {
+        let force = Wish::Force("poisoned".into());
+        let forced = json!({ "spec": { "retire": true }, "metadata": { "name": "a", "annotations": { marks::FORCE_RETIRE: "poisoned" } } });
+        let asked = golden_of("a", "u", json!({ marks::RETIRE_REQUESTED: "now" }));
+        let volume = volume_of(&asked, "ImportScheduled");
+        for (case, url, change, has_image, expected) in [
+            ("retired", "u", json!({ "spec": { "retire": true } }), true, Wish::Retire),
+            ("by force", "u", forced, true, force),
+            ("wanted", "u", json!({}), true, Wish::Keep),
+            ("of another source", "v", json!({ "spec": { "retire": true } }), false, Wish::Keep),
         ] {
-            assert_eq!(is_goldens(volume, claim), expected, "{case}");
+            let image = made_from("a", url, change);
+            let parts = parts(None, Some(&volume), CATALOG);
+            let found = image_of("g", parts, &OnRecord::new(), |name| (name == "a").then(|| Arc::clone(&image)));
+            assert_eq!((found.is_some(), wish("g", parts, found.as_deref(), false)), (has_image, expected), "{case}");
         }
+        // Another volume of the name, which somebody filled by hand, is no part of it, and its wish none of its.
+        let mut theirs = asked;
+        theirs.metadata.labels = None;
+        assert_eq!(wish("g", parts(Some(&theirs), Some(&volume), CATALOG), None, false), Wish::Keep);
+    }
+
+    #[test]
+    fn r23_what_is_waited_for_is_these_very_objects() {
+        let (claim, image) = (golden_of("a", "u", json!({})), None::<Arc<GoldenImage>>);
+        let volume = volume_of(&claim, "ImportInProgress");
+        let candidate = |claim: Option<&Claim>, volume: Option<&DataVolume>| Candidate {
+            name: "g".into(),
+            claim: claim.cloned().map(Arc::new),
+            volume: volume.cloned().map(Arc::new),
+            image: image.clone(),
+            wish: Wish::Retire,
+            is_leaving: false,
+            odd: None,
+            catalog: CATALOG.into(),
+        };
+        let (alone, both) = (candidate(None, Some(&volume)), candidate(Some(&claim), Some(&volume)));
+        assert_eq!([alone.key(), both.key()], ["dv", "1/dv"]);
+        let kinds = [alone.regarding(), both.regarding()].map(|regarding| (regarding.kind.unwrap_or_default(), regarding.resource_version));
+        assert_eq!(kinds, [("DataVolume".to_owned(), None), ("PersistentVolumeClaim".to_owned(), None)]);
     }
 
     #[test]
@@ -421,14 +530,14 @@ mod tests {
             .expect("an image")
         };
         let claim = |name: &str, annotations: serde_json::Value| -> Claim {
-            let metadata = json!({ "name": name, "annotations": annotations });
+            let metadata = json!({ "name": name, "annotations": annotations, "labels": { marks::GOLDEN: "true" } });
             serde_json::from_value(json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {} }))
                 .expect("a claim")
         };
         let (first, local) = (claim("g", json!({})), claim("g-local", json!({})));
         let wish = |claim: &Claim, image: Option<&GoldenImage>| {
-            let is_leaving = image.is_some_and(|image| place(image, &claim.name_any(), |_| true) == Place::Leaving);
-            wish(claim, image, is_leaving)
+            let is_leaving = image.is_some_and(|image| is_leaving(image, &claim.name_any(), None, |_| true));
+            wish(&claim.name_any(), alone(claim), image, is_leaving)
         };
         let both = image(json!([{}, { "storageClassName": "local" }]), "True");
         assert_eq!((wish(&first, Some(&both)), wish(&local, Some(&both))), (Wish::Keep, Wish::Keep));
@@ -447,6 +556,17 @@ mod tests {
                     .expect("a condition"),
             ];
             assert_eq!(place(&held, "g-local", |_| true), expected, "{reason}");
+        }
+        // One that was never finished is nothing that another would have to stand in for, and is the last of nothing.
+        for (phase, has_record, expected) in
+            [("ImportInProgress", false, true), ("Succeeded", false, false), ("ImportInProgress", true, false)]
+        {
+            let mut last = image(json!([{}]), "False");
+            if !has_record {
+                last.status.as_mut().expect("status").targets[1].claim_uid = None;
+            }
+            let volume = volume_of(&local, phase);
+            assert_eq!(is_leaving(&last, "g-local", Some(&volume), |_| true), expected, "{phase}, recorded: {has_record}");
         }
         let forced = claim("g-local", json!({ marks::FORCE_RETIRE: "poisoned" }));
         assert_eq!((wish(&forced, Some(&one)), wish(&forced, Some(&both))), (Wish::Force("poisoned".into()), Wish::Keep));

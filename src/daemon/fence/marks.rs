@@ -31,24 +31,24 @@ fn refused(what: &'static str, kind: &'static str, catalog: &str, name: &str) ->
 /// What the marks are called where they are refused.
 const MARKS: &str = "the marks that retire a golden on";
 
-/// Writes the fence, on the claim first: that is what admission reads. Gives whether it is written on both; where the claim is not the
-/// one that was decided on, nothing is written on the DataVolume either.
+/// Writes the fence on what there is, on the claim first. Gives whether it is written on all of it; where the claim is not the one that was
+/// decided on, nothing is written on the DataVolume either.
 pub(super) async fn mark(client: &Client, catalog: &str, candidate: &Candidate, fence: Fence) -> Result<bool, Refused> {
     let at = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
     let annotations: serde_json::Map<String, serde_json::Value> =
         fence.annotations(at).into_iter().map(|(key, value)| (key.to_owned(), value.map_or(serde_json::Value::Null, Into::into))).collect();
-    let name = candidate.name();
-    let on_claim = mark_one::<Claim>(client, catalog, &candidate.claim.metadata, &annotations).await;
-    if !on_claim.map_err(refused(MARKS, "PersistentVolumeClaim", catalog, &name))? {
-        return Ok(false);
+    let name = &candidate.name;
+    if let Some(claim) = &candidate.claim {
+        let on_claim = mark_one::<Claim>(client, catalog, &claim.metadata, &annotations).await;
+        if !on_claim.map_err(refused(MARKS, "PersistentVolumeClaim", catalog, name))? {
+            return Ok(false);
+        }
     }
     match &candidate.volume {
-        Some(volume) => mark_one::<DataVolume>(client, catalog, &volume.metadata, &annotations).await.map_err(refused(
-            MARKS,
-            "DataVolume",
-            catalog,
-            &name,
-        )),
+        Some(volume) => {
+            let on_volume = mark_one::<DataVolume>(client, catalog, &volume.metadata, &annotations).await;
+            on_volume.map_err(refused(MARKS, "DataVolume", catalog, name))
+        }
         None => Ok(true),
     }
 }
@@ -84,20 +84,21 @@ pub(super) async fn delete(client: &Client, catalog: &str, candidate: &Candidate
         preconditions: Some(Preconditions { uid, resource_version: None }),
         ..DeleteParams::background()
     };
-    let name = candidate.name();
-    let (kind, outcome) = match &candidate.volume {
-        Some(volume) => {
+    let name = &candidate.name;
+    let (kind, outcome) = match (&candidate.volume, &candidate.claim) {
+        (Some(volume), _) => {
             let api: Api<DataVolume> = Api::namespaced(client.clone(), catalog);
-            ("DataVolume", api.delete(&name, &by_uid(volume.uid())).await.map(drop))
+            ("DataVolume", api.delete(name, &by_uid(volume.uid())).await.map(drop))
         }
-        None => {
+        (None, Some(claim)) => {
             let api: Api<Claim> = Api::namespaced(client.clone(), catalog);
-            ("PersistentVolumeClaim", api.delete(&name, &by_uid(candidate.claim.uid())).await.map(drop))
+            ("PersistentVolumeClaim", api.delete(name, &by_uid(claim.uid())).await.map(drop))
         }
+        (None, None) => return Ok(()),
     };
     match outcome {
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
-        other => other.map_err(refused("the deletion of the retired", kind, catalog, &name)),
+        other => other.map_err(refused("the deletion of the retired", kind, catalog, name)),
     }
 }
 

@@ -10,8 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::{api::core::v1::ObjectReference, jiff::Timestamp};
-use kube::{Client, Resource as _, ResourceExt as _};
+use k8s_openapi::jiff::Timestamp;
+use kube::{Client, ResourceExt as _};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -35,7 +35,7 @@ use crate::{
         events::{self, Severity},
     },
     world::{
-        facts, fresh_ledger,
+        fresh_ledger,
         ledger::{GoldenKey, Ledger, Storage},
     },
 };
@@ -56,11 +56,12 @@ const FAILED: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs
 /// How often all goldens are looked at when nothing is heard of any.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// What this process remembers of goldens, by their claims' UIDs.
+/// What this process remembers of goldens, by their objects ([`Candidate::key`]).
 #[derive(Default)]
 struct Memory {
     closed: HashMap<String, Instant>,
     asked: HashMap<String, Known<Consumers>>,
+    /// Which went, by the UIDs of their objects: a claim that CDI makes in the last moment is no other golden.
     told: BTreeSet<String>,
     /// Writes that failed.
     tried: HashMap<String, Tried>,
@@ -73,20 +74,30 @@ struct Memory {
 impl Memory {
     /// A fence that is opened, be it in part, lets somebody in: nothing that was waited for or asked before counts for it afterwards,
     /// though the watch may show it closed for a while yet.
-    fn before_mark(&mut self, uid: &str, fence: Fence) {
+    fn before_mark(&mut self, key: &str, fence: Fence) {
         if !matches!(fence, Fence::Closed | Fence::Retired) {
-            self.closed.remove(uid);
-            self.asked.remove(uid);
+            self.closed.remove(key);
+            self.asked.remove(key);
         }
     }
 
     /// Forgets all goldens but these.
-    fn keep(&mut self, present: &BTreeSet<String>) {
-        self.closed.retain(|uid, _| present.contains(uid));
-        self.asked.retain(|uid, _| present.contains(uid));
-        self.told.retain(|uid| present.contains(uid));
-        self.tried.retain(|uid, _| present.contains(uid));
-        self.wished.retain(|uid, _| present.contains(uid));
+    fn keep(&mut self, present: &[Candidate]) {
+        let keys: BTreeSet<String> = present.iter().map(Candidate::key).collect();
+        let uids: BTreeSet<String> = present.iter().flat_map(Candidate::uids).collect();
+        self.closed.retain(|key, _| keys.contains(key));
+        self.asked.retain(|key, _| keys.contains(key));
+        self.told.retain(|uid| uids.contains(uid));
+        self.tried.retain(|key, _| keys.contains(key));
+        self.wished.retain(|key, _| keys.contains(key));
+    }
+
+    /// Whether it is news that a golden of these objects goes.
+    fn is_news(&mut self, uids: impl Iterator<Item = String>) -> bool {
+        let uids: Vec<String> = uids.collect();
+        let is_news = !uids.iter().any(|uid| self.told.contains(uid));
+        self.told.extend(uids);
+        is_news
     }
 }
 
@@ -143,19 +154,19 @@ impl Next {
 async fn round(shared: &Shared, client: &Client, memory: &mut Memory) -> kube::Result<Next> {
     // Nothing is known of a kind that was taken away and comes back, until it is read.
     let Some(seen) = candidates(shared) else { return Ok(Next { pause: AGAIN, is_waiting: false }) };
-    memory.keep(&seen.iter().map(Candidate::uid).collect());
-    forget_troubles(shared, &seen.iter().map(Candidate::name).collect());
+    memory.keep(&seen);
+    forget_troubles(shared, &seen.iter().map(|candidate| candidate.name.clone()).collect());
     let (mut steps, mut to_ask) = (Vec::new(), Vec::new());
     for candidate in &seen {
         // What another wish was refused says nothing of this one.
-        if memory.wished.insert(candidate.uid(), candidate.wish.clone()).is_some_and(|before| before != candidate.wish) {
-            memory.tried.remove(&candidate.uid());
+        if memory.wished.insert(candidate.key(), candidate.wish.clone()).is_some_and(|before| before != candidate.wish) {
+            memory.tried.remove(&candidate.key());
         }
         match next(shared, candidate, memory) {
             // What the answer was for was refused the last time: not asked again before that is tried again.
-            Step::Ask => match memory.tried.get(&candidate.uid()).and_then(|tried| tried.left(Instant::now())) {
+            Step::Ask => match memory.tried.get(&candidate.key()).and_then(|tried| tried.left(Instant::now())) {
                 Some(left) => steps.push(Step::Wait(left)),
-                None => to_ask.push(candidate.uid()),
+                None => to_ask.push(candidate.key()),
             },
             step => steps.push(go(shared, client, candidate, step, memory).await?),
         }
@@ -176,7 +187,7 @@ async fn round(shared: &Shared, client: &Client, memory: &mut Memory) -> kube::R
             let wait = memory.question.failed(Instant::now(), FAILED);
             tracing::warn!(%unknown, retry_in = ?wait, "who needs a golden cannot be asked");
             if let Some(text) = trouble::of_question(&unknown.to_string(), memory.question.failures()) {
-                seen.iter().filter(|candidate| to_ask.contains(&candidate.uid())).for_each(|candidate| say(shared, candidate, Some(&text)));
+                seen.iter().filter(|candidate| to_ask.contains(&candidate.key())).for_each(|candidate| say(shared, candidate, Some(&text)));
             }
             steps.push(Step::Wait(wait));
             return Ok(Next::after(&steps));
@@ -186,10 +197,10 @@ async fn round(shared: &Shared, client: &Client, memory: &mut Memory) -> kube::R
     // The look takes its time in a large cluster. What was wished for, and what could stand in, is asked again after it: the
     // last mark has no way back. Only this loop writes the fence, so the wait that is over stays over.
     let Some(now) = candidates(shared) else { return Ok(Next { pause: AGAIN, is_waiting: true }) };
-    for candidate in now.iter().filter(|candidate| to_ask.contains(&candidate.uid())) {
-        memory.asked.insert(candidate.uid(), needed(shared, &fresh, candidate));
+    for candidate in now.iter().filter(|candidate| to_ask.contains(&candidate.key())) {
+        memory.asked.insert(candidate.key(), needed(shared, &fresh, candidate));
         let step = next(shared, candidate, memory);
-        memory.asked.remove(&candidate.uid());
+        memory.asked.remove(&candidate.key());
         steps.push(go(shared, client, candidate, step, memory).await?);
     }
     Ok(Next::after(&steps))
@@ -199,32 +210,29 @@ fn needed(shared: &Shared, ledger: &Ledger, candidate: &Candidate) -> Known<Cons
     let classes = crate::golden::observe::classes(&shared.cluster);
     let independent = &shared.usage.settings().independent_classes;
     let storage = Storage { classes: &classes, independent, now: Timestamp::now().as_second() };
-    let (name, identity) = (candidate.name(), candidate.identity());
-    ledger.consumers(GoldenKey { name: &name, identity: identity.as_ref() }, storage)
+    let identity = candidate.identity();
+    ledger.consumers(GoldenKey { name: &candidate.name, identity: identity.as_ref() }, storage)
 }
 
 fn next(shared: &Shared, candidate: &Candidate, memory: &mut Memory) -> Step {
     if candidate.odd.is_some() {
-        memory.closed.remove(&candidate.uid());
+        memory.closed.remove(&candidate.key());
         return Step::Rest;
     }
-    let (claim, volume) = (facts::fence(&candidate.claim), candidate.volume_fence());
-    let is_closed = claim == Fence::Closed && volume.is_none_or(|volume| volume == Fence::Closed);
-    let closed_for = if is_closed {
-        memory.closed.entry(candidate.uid()).or_insert_with(Instant::now).elapsed()
-    } else {
-        memory.closed.remove(&candidate.uid());
-        Duration::ZERO
-    };
-    let observed = Observed {
+    let seen = needed(shared, &shared.consumers.read(), candidate);
+    let mut observed = Observed {
         wish: candidate.wish.clone(),
-        claim,
-        volume,
-        is_terminating: candidate.claim.metadata.deletion_timestamp.is_some()
-            || candidate.volume.as_ref().is_some_and(|volume| volume.metadata.deletion_timestamp.is_some()),
-        needed: Needed { seen: needed(shared, &shared.consumers.read(), candidate), asked: memory.asked.get(&candidate.uid()).cloned() },
-        closed_for,
+        claim: candidate.claim_fence(),
+        volume: candidate.volume_fence(),
+        is_terminating: candidate.is_terminating(),
+        needed: Needed { seen, asked: memory.asked.get(&candidate.key()).cloned() },
+        closed_for: Duration::ZERO,
     };
+    if observed.is_all(Fence::Closed) {
+        observed.closed_for = memory.closed.entry(candidate.key()).or_insert_with(Instant::now).elapsed();
+    } else {
+        memory.closed.remove(&candidate.key());
+    }
     decide(&observed, shared.retire_wait)
 }
 
@@ -234,34 +242,34 @@ fn next(shared: &Shared, candidate: &Candidate, memory: &mut Memory) -> Step {
 /// # Errors
 /// Only where another leads by now.
 async fn go(shared: &Shared, client: &Client, candidate: &Candidate, step: Step, memory: &mut Memory) -> kube::Result<Step> {
-    let uid = candidate.uid();
+    let key = candidate.key();
     if let Some(odd) = &candidate.odd {
         say(shared, candidate, Some(&trouble::of_odd(odd)));
         return Ok(Step::Rest);
     }
     if !matches!(step, Step::Mark(_) | Step::Delete) {
         // Nothing is wanted of the API server that it could refuse.
-        memory.tried.remove(&uid);
+        memory.tried.remove(&key);
         say(shared, candidate, None);
         return Ok(step);
     }
-    if let Some(left) = memory.tried.get(&uid).and_then(|tried| tried.left(Instant::now())) {
+    if let Some(left) = memory.tried.get(&key).and_then(|tried| tried.left(Instant::now())) {
         return Ok(Step::Wait(left));
     }
     match act(shared, client, candidate, &step, memory).await {
         Ok(true) => {
-            memory.tried.remove(&uid);
+            memory.tried.remove(&key);
             say(shared, candidate, None);
             Ok(step)
         }
         // It is not as it was decided on: the watch is behind, for minutes at worst. Not everything is asked again each second meanwhile.
-        Ok(false) => Ok(Step::Wait(memory.tried.entry(uid).or_default().failed(Instant::now(), FAILED))),
+        Ok(false) => Ok(Step::Wait(memory.tried.entry(key).or_default().failed(Instant::now(), FAILED))),
         Err(Refused { error, .. }) if is_lost(&error) => Err(error),
         Err(Refused { what, error }) => {
-            let tried = memory.tried.entry(uid).or_default();
+            let tried = memory.tried.entry(key).or_default();
             let wait = tried.failed(Instant::now(), FAILED);
             let text = trouble::of_write(&what, &error, tried.failures());
-            tracing::warn!(golden = candidate.name(), what, error = api_error(&error), retry_in = ?wait, "a step of retiring failed");
+            tracing::warn!(golden = candidate.name, what, error = api_error(&error), retry_in = ?wait, "a step of retiring failed");
             if let Some(text) = text {
                 say(shared, candidate, Some(&text));
             }
@@ -279,11 +287,11 @@ async fn act(shared: &Shared, client: &Client, candidate: &Candidate, step: &Ste
             if is_last && !is_wished_still(shared, client, candidate).await? {
                 return Ok(false);
             }
-            memory.before_mark(&candidate.uid(), *fence);
+            memory.before_mark(&candidate.key(), *fence);
             if !marks::mark(client, &shared.catalog, candidate, *fence).await? {
                 return Ok(false);
             }
-            tracing::info!(golden = candidate.name(), ?fence, "the fence around the golden is written");
+            tracing::info!(golden = candidate.name, ?fence, "the fence around the golden is written");
             if *fence == Fence::Retired {
                 tell(shared, candidate, memory);
             }
@@ -292,7 +300,7 @@ async fn act(shared: &Shared, client: &Client, candidate: &Candidate, step: &Ste
             // Where the last mark was not written by this process, or only in part, it is told now.
             tell(shared, candidate, memory);
             marks::delete(client, &shared.catalog, candidate).await?;
-            tracing::info!(golden = candidate.name(), "the retired golden is deleted");
+            tracing::info!(golden = candidate.name, "the retired golden is deleted");
         }
     }
     Ok(true)
@@ -303,10 +311,10 @@ fn forget_troubles(shared: &Shared, present: &BTreeSet<String>) {
     shared.fence_troubles.keep(present).into_iter().for_each(|image| shared.queue.add(image));
 }
 
-/// Tells the trouble with a golden where it is news, on its claim and by the status of its image.
+/// Tells the trouble with a golden where it is news, on its claim or DataVolume and by the status of its image.
 fn say(shared: &Shared, candidate: &Candidate, trouble: Option<&str>) {
     let image = candidate.image.as_ref().map(|image| image.name_any());
-    if !shared.fence_troubles.set(&candidate.name(), image.as_deref(), trouble) {
+    if !shared.fence_troubles.set(&candidate.name, image.as_deref(), trouble) {
         return;
     }
     image.into_iter().for_each(|image| shared.queue.add(image));
@@ -317,17 +325,15 @@ fn say(shared: &Shared, candidate: &Candidate, trouble: Option<&str>) {
 }
 
 fn event(shared: &Shared, candidate: &Candidate, severity: Severity, reason: Reason, text: String) {
-    let mut regarding: ObjectReference = candidate.claim.object_ref(&());
-    regarding.resource_version = None;
-    shared.recorder.tell(events::Note { regarding, severity, reason: reason.to_string(), action: "Retire", text });
+    shared.recorder.tell(events::Note { regarding: candidate.regarding(), severity, reason: reason.to_string(), action: "Retire", text });
 }
 
 /// An Event and a metric for a golden that goes; in spite of what needs it, a warning that says so.
 fn tell(shared: &Shared, candidate: &Candidate, memory: &mut Memory) {
-    if !memory.told.insert(candidate.uid()) {
+    if !memory.is_news(candidate.uids()) {
         return;
     }
-    let name = candidate.name();
+    let name = &candidate.name;
     let (severity, text) = match &candidate.wish {
         Wish::Force(reason) => {
             shared.metrics.forced_retire(&candidate.image.as_ref().map(|image| image.name_any()).unwrap_or_default());
@@ -397,11 +403,19 @@ mod tests {
     fn r23_a_wait_counts_for_no_fence_that_was_opened_since() {
         for (fence, is_kept) in [(Fence::Open, false), (Fence::Retiring, false), (Fence::Closed, true), (Fence::Retired, true)] {
             let mut memory = Memory::default();
-            memory.closed.insert("uid".into(), Instant::now());
-            memory.asked.insert("uid".into(), Ok(Consumers::default()));
-            memory.before_mark("uid", fence);
-            let kept = (memory.closed.contains_key("uid"), memory.asked.contains_key("uid"));
+            memory.closed.insert("key".into(), Instant::now());
+            memory.asked.insert("key".into(), Ok(Consumers::default()));
+            memory.before_mark("key", fence);
+            let kept = (memory.closed.contains_key("key"), memory.asked.contains_key("key"));
             assert_eq!(kept, (is_kept, is_kept), "{fence:?}");
         }
+    }
+
+    /// Retired while it was a DataVolume alone; CDI makes its claim in the last moment.
+    #[test]
+    fn r23_a_golden_that_goes_is_told_once() {
+        let mut memory = Memory::default();
+        let mut is_news = |uids: &[&str]| memory.is_news(uids.iter().map(|uid| (*uid).to_owned()));
+        assert_eq!([is_news(&["dv"]), is_news(&["pvc", "dv"]), is_news(&["pvc"]), is_news(&["other"])], [true, false, false, true]);
     }
 }

@@ -1,4 +1,4 @@
-//! What keeps the fence from being kept as it should: told on the golden's claim by an Event, and on its image by whoever makes its status.
+//! What keeps the fence from being kept as it should: told on the golden's claim, or its DataVolume where that has none, by an Event, and on its image by whoever makes its status.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
