@@ -25,7 +25,8 @@ use crate::{
 const WAIT: &str = "1s";
 /// The longest a leader may take to a write of a retirement, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-const VIRTUAL_MACHINES: &str = "/apis/kubevirt.io/v1/virtualmachines?";
+/// The path of the watch of virtual machines, in every namespace.
+pub const VIRTUAL_MACHINES: &str = "/apis/kubevirt.io/v1/virtualmachines?";
 
 async fn claims(cluster: &Cluster) -> Api<DynamicObject> {
     cluster.api(&cluster.admin(), "v1", "PersistentVolumeClaim", CATALOG).await

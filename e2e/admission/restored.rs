@@ -46,10 +46,15 @@ async fn a_backup_brings_disks_back_while_their_golden_is_gone() {
             "replicated",
             "20Gi",
             json!({}),
-            json!({ marks::GOLDEN: GONE, marks::CDI_POPULATED_FOR: name, marks::CDI_SOURCE_NAMESPACE: CATALOG, marks::CDI_CLONE_REQUEST: format!("{CATALOG}/{GONE}") }),
+            json!({ marks::GOLDEN: GONE, marks::CDI_POPULATED_FOR: name, marks::CDI_SOURCE_NAMESPACE: CATALOG, marks::CDI_CLONE_REQUEST: format!("{CATALOG}/{GONE}"), marks::CDI_CLONE_OF: "true" }),
         );
         claim["spec"]["dataSourceRef"] =
             json!({ "apiGroup": "cdi.kubevirt.io", "kind": "VolumeCloneSource", "name": "volume-clone-source-x" });
+        // Without CDI's word that it is filled, the request on it would be heeded.
+        let mut unfilled = claim.clone();
+        unfilled["metadata"]["annotations"].as_object_mut().expect("annotations").remove(marks::CDI_CLONE_OF);
+        let refused = create(cluster, &tenant, &unfilled, true).await.expect_err("a clone of nothing");
+        assert!(refused.message.contains(GONE) && refused.message.contains("R13"), "{}", refused.message);
         admitted(create(cluster, &tenant, &claim, false).await);
         for (value, dry_run) in [("", true), ("some-other-disk", true), (&*name, false)] {
             let mut volume = restored(form, &name, "");
@@ -72,7 +77,8 @@ async fn a_backup_brings_disks_back_while_their_golden_is_gone() {
         let refused = annotate(cluster, &tenant, &name, json!({ marks::CDI_PREPOPULATED: null })).await.expect_err("a token is no verdict");
         assert!(refused.contains("R13"), "{refused}");
         let both = json!({ marks::CDI_PREPOPULATED: null, marks::CDI_CLONE_TOKEN: null, "cdi.kubevirt.io/storage.prepopulated": "" });
-        annotate(cluster, &tenant, &name, both).await.expect_err("another spelling is another key");
+        let refused = annotate(cluster, &tenant, &name, both).await.expect_err("another spelling is another key");
+        assert!(refused.contains("R13"), "{refused}");
     }
 }
 

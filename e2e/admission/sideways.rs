@@ -127,16 +127,31 @@ async fn the_former_request_for_a_clone_is_judged_too() {
     // CDI's own, for a DataVolume that asks for the same: as it makes it. Another owner's UID says nothing.
     let volume = create(cluster, &tenant, &object(Form::Volume, "of-cdi", RIGHT), false).await;
     let volume = volume.unwrap_or_else(|refused| panic!("{}", refused.message)).object;
-    let owned = |uid: &Value| {
-        let mut claim = asking("of-cdi", WRONG);
+    let owned = |uid: &Value, disk: Disk| {
+        let mut claim = asking("of-cdi", disk);
         claim["metadata"]["ownerReferences"] =
             json!([{ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": "of-cdi", "uid": uid, "controller": true }]);
         claim
     };
-    let refused =
-        create(cluster, &tenant, &owned(&"11111111-2222-3333-4444-555555555555".into()), true).await.expect_err("not its").message;
+    let small = Disk { size: "1Gi", ..RIGHT };
+    let refused = create(cluster, &tenant, &owned(&"11111111-2222-3333-4444-555555555555".into(), small), true).await;
+    let refused = refused.expect_err("not its").message;
+    assert!(refused.contains("R16"), "{refused}");
+    let refused = create(cluster, &tenant, &owned(&volume["metadata"]["uid"], WRONG), true).await.expect_err("not as CDI makes it").message;
     assert!(refused.contains("R14"), "{refused}");
-    create(cluster, &tenant, &owned(&volume["metadata"]["uid"]), true).await.unwrap_or_else(|refused| panic!("{}", refused.message));
+    let asked = owned(&volume["metadata"]["uid"], small);
+    create(cluster, &tenant, &asked, true).await.unwrap_or_else(|refused| panic!("{}", refused.message));
+
+    // One that was let in unjudged excuses nothing, whatever token is written on it.
+    let mut there = object(Form::Volume, "there", WRONG);
+    there["metadata"]["annotations"] = json!({ marks::CDI_PREPOPULATED: "there" });
+    let mut there = create(cluster, &tenant, &there, false).await.unwrap_or_else(|refused| panic!("{}", refused.message)).object;
+    there["metadata"]["annotations"][marks::CDI_CLONE_TOKEN] = "t".into();
+    let there = replace(cluster, &tenant, &there).await.unwrap_or_else(|refused| panic!("{}", refused.message)).object;
+    let mut claim = asking("there", WRONG);
+    claim["metadata"]["ownerReferences"] = json!([{ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": "there", "uid": there["metadata"]["uid"], "controller": true }]);
+    let refused = create(cluster, &tenant, &claim, true).await.expect_err("nobody judged it").message;
+    assert!(refused.contains("R14"), "{refused}");
 }
 
 /// The API server says what is wrong with the form of an object; before that nobody can say more.

@@ -380,6 +380,28 @@ pub async fn create_as(cluster: &Cluster, client: &Client, namespace: &str, obje
     Ok(Made { object: serde_json::to_value(made).expect("JSON"), warnings: Vec::new() })
 }
 
+/// Whether a clone is admitted that races with a retirement. Refused is what breaks the rules of goldens that go or are gone, and nothing
+/// else.
+pub async fn is_admitted(cluster: &Cluster, namespace: &str, object: &Value) -> bool {
+    let api = api_of(cluster, &cluster.admin(), namespace, object).await;
+    let name = object["metadata"]["name"].as_str().expect("a name");
+    harness::eventually(&format!("{name} is admitted or refused"), || async {
+        let refused = match create(cluster, namespace, object, false).await {
+            Ok(_) => return Ok(true),
+            Err(refused) => refused,
+        };
+        let says = |text: &str| refused.message.contains(text);
+        match refused.code {
+            // An attempt that was answered too late may have been admitted all the same.
+            409 if says("already exists") => Ok(true),
+            403 if says("R13") || says("R23") => api.get_opt(name).await.map(|found| found.is_some()).map_err(|error| error.to_string()),
+            500.. if says("try again") => Err(refused.message.clone()),
+            code => panic!("{name}: {code} {}", refused.message),
+        }
+    })
+    .await
+}
+
 /// Puts an object in the place of what is there.
 pub async fn replace(cluster: &Cluster, namespace: &str, object: &Value) -> Result<Made, Refused> {
     let client = cluster.admin();

@@ -156,6 +156,7 @@ pub fn is_busy(code: u16, message: &str) -> bool {
         "allotted timeout",
         "in time",
         "currently unable to handle",
+        "too much is asked at once",
     ];
     let etcd = ["etcdserver: request timed out", "etcdserver: leader changed"];
     code >= 500 && late.iter().chain(&etcd).any(|words| message.contains(words))

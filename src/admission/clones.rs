@@ -16,6 +16,7 @@ use super::{
 use crate::{
     foreign::{Claim, DataSource, DataVolume, KubevirtMachineTemplate, VirtualMachine},
     rules::{
+        class::StatedClass,
         clone::{CloneRequest, Known, Rule, Source, SourceFacts, Subject, Unknown, Verdict, asks_of_pool},
         marks,
         pool::{Pool, PoolClue},
@@ -100,15 +101,17 @@ where
     if request.operation == Verb::Update && new.meta().deletion_timestamp.is_some() {
         return Ok(Answer::allow().into());
     }
-    let token = new.unneeded_token().filter(|_| way == Way::Mutating);
-    let without_token: Vec<Operation> = token.map(Operation::without_annotation).into_iter().collect();
     let old: Option<K> =
         request.old_object.as_ref().filter(|_| request.operation == Verb::Update).map(|old| review::read(old)).transpose()?;
     let around = Read::before(&new, scene, live).await?;
-    let requests = {
+    let (requests, without_token) = {
         let ledger = scene.ledger.read();
         let around = Around { ledger: &ledger, read: &around };
-        let asked = if token.is_some() { new.requests_without_token(&around) } else { new.clone_requests(&around) };
+        let with_token = new.clone_requests(&around);
+        // Of what leads elsewhere, the token is nothing to us.
+        let leads_here = with_token.as_ref().map_or(true, |requests| !requests.is_empty());
+        let token = new.unneeded_token().filter(|_| way == Way::Mutating && leads_here);
+        let asked = if token.is_some() { new.requests_without_token(&around) } else { with_token };
         let asked = match asked {
             Err(unknown) if !new.is_readable() => return Ok(odd(unknown)),
             asked => asked?,
@@ -118,7 +121,7 @@ where
         }
         // What the old object asked for is never worth a refusal: if it cannot be told, everything counts as new.
         let before = old.map(|old| old.requests_without_token(&around).unwrap_or_default()).unwrap_or_default();
-        new_requests(&before, asked)
+        (new_requests(&before, asked), token.map(Operation::without_annotation).into_iter().collect::<Vec<_>>())
     };
     let Some(kind) = requests.first().map(|request| request.subject.kind) else {
         return Ok(Answer::Allow { patch: without_token, warnings: Vec::new() }.into());
@@ -310,8 +313,9 @@ impl Surroundings for Around<'_> {
         self.ledger.template_pool(namespace, name)
     }
 
-    fn is_asked_by(&self, _: &str, _: &OwnerReference, golden: &str) -> Known<bool> {
-        let asked = self.read.volume.as_ref().map(|volume| volume.clone_requests(self)).transpose()?;
-        Ok(asked.into_iter().flatten().any(|request| request.source.name() == golden))
+    fn is_asked_by(&self, _: &str, _: &OwnerReference, golden: &str, class: &StatedClass) -> Known<bool> {
+        // A token may have been written on it by anybody, and makes nothing of it that was judged.
+        let asked = self.read.volume.as_ref().map(|volume| volume.requests_without_token(self)).transpose()?;
+        Ok(asked.into_iter().flatten().any(|request| request.source.name() == golden && request.class == *class))
     }
 }

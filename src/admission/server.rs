@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     connections::{Connections, Placed},
-    room::{Arriving, Begun, Room},
+    room::{Arrivals, Begun, Room},
 };
 use super::{Answer, Judged, Live, Scene, Way, judge_clones, judge_credentials, judge_golden, judge_image, judge_namespace, review};
 use crate::run::metrics::Metrics;
@@ -103,7 +103,7 @@ struct Shared {
     settings: Settings,
     places: Arc<Semaphore>,
     connections: Arc<Connections>,
-    arriving: Arc<Arriving>,
+    arriving: Arc<Arrivals>,
     room: Arc<Room>,
 }
 
@@ -170,7 +170,7 @@ pub async fn serve(
         app: Arc::new(app),
         places: Arc::new(Semaphore::new(settings.questions)),
         connections,
-        arriving: Arc::new(Arriving::new(settings.bytes)),
+        arriving: Arc::new(Arrivals::new(settings.bytes)),
         room: Arc::new(Room::new(settings.bytes)),
         settings,
     };
@@ -211,7 +211,7 @@ async fn answer(
     if length > shared.settings.body {
         return (StatusCode::PAYLOAD_TOO_LARGE, "the question is too large").into_response();
     }
-    let mut begun = shared.arriving.begin();
+    let mut begun = shared.arriving.begin(length);
     let bytes = match read(body, length, shared.settings.arrival, deadline, &mut begun).await {
         Ok(bytes) => bytes,
         Err(refused) => return refused.into_response(),

@@ -151,6 +151,11 @@ fn made(golden: &str, claim: &Claim, image: Option<&ImageFacts>, parts: Parts<'_
             (Reason::GoldenTerminating, _) => Progress::Terminating,
             (_, Some((reason, message))) => Progress::Failed { reason, message },
             (Reason::Importing | Reason::Queued, None) if record.is_some_and(|record| record.is_suspended) => Progress::Suspended,
+            // Nobody finishes it.
+            (Reason::Importing | Reason::Queued, None) if image.is_none() => {
+                let message = "it is not finished, and no GoldenImage makes it".to_owned();
+                Progress::Failed { reason: Reason::ImageGone, message }
+            }
             (Reason::Importing | Reason::Queued, None) => Progress::Pending(not_ready.message),
             // Without a DataVolume and not on record: somebody put it there, and it waits for a person's word; or it has not been looked at.
             (Reason::NameConflict, None) if record.is_some_and(|record| record.waits_for == Reason::GoldenReplaced.as_str()) => {

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::{api::core::v1::ObjectReference, jiff::Timestamp};
 use kube::{
     Api, Client, Resource as _, ResourceExt as _,
     api::{DeleteParams, Preconditions},
@@ -17,7 +17,7 @@ use super::{controller::Shared, tried::Tried};
 use crate::{
     api::GoldenImage,
     foreign::DataVolume,
-    golden::{Owner, unfinished_of},
+    golden::{Owner, observe, unfinished_of},
     rules::{Answer, Reason, refusal, whose::Whose},
     run::{
         api_error,
@@ -25,6 +25,7 @@ use crate::{
         client::is_lost,
         events::{self, Severity},
     },
+    world::ledger::{GoldenKey, Storage},
 };
 
 /// How soon is looked again where something is not known, or was not as it seemed.
@@ -86,6 +87,11 @@ pub(super) async fn keep(shared: Arc<Shared>, client: Client, stop: Cancellation
             if memory.tried.left(Instant::now()).is_some() {
                 continue;
             }
+            // Who was let in before its image went is told what it waits for; it goes when nobody does, or is finished when the image is back.
+            if is_waited_for(&shared, &volume.name_any()) {
+                memory.tried.rest(Instant::now(), AGAIN);
+                continue;
+            }
             match end(&client, &shared.catalog, &volume, &image).await {
                 Ok(true) if !memory.ended(Instant::now()) => {}
                 Ok(true) => {
@@ -131,6 +137,14 @@ fn found(shared: &Shared) -> Option<Vec<(Arc<DataVolume>, String)>> {
         (!is_known && cluster.images.odd("", &image).is_none()).then_some((volume, image))
     });
     Some(left.collect())
+}
+
+/// Whether anything waits for the golden, or may while not all is known.
+fn is_waited_for(shared: &Shared, golden: &str) -> bool {
+    let classes = observe::classes(&shared.cluster);
+    let independent = &shared.usage.settings().independent_classes;
+    let storage = Storage { classes: &classes, independent, now: Timestamp::now().as_second() };
+    shared.consumers.read().consumers(GoldenKey::named(golden), storage).map_or(true, |consumers| consumers.blocking() > 0)
 }
 
 /// Whether an image of the name that the import was made for sees to it: one of another source never looks at it, unless it has not

@@ -83,7 +83,8 @@ pub enum Copied {
 impl Copied {
     /// What an annotation that says so is worth: storage clones within one driver and one volume mode.
     pub fn of(disk: Make<'_>, golden: Option<Make<'_>>) -> Self {
-        let Some(golden) = golden else { return Self::Said };
+        // Nothing of the golden is left that could be lost.
+        let Some(golden) = golden else { return Self::Proven };
         let is_another_driver = disk.provisioner.zip(golden.provisioner).is_some_and(|(disk, golden)| disk != golden);
         if is_another_driver || disk.is_block != golden.is_block { Self::Proven } else { Self::Said }
     }
@@ -173,7 +174,7 @@ mod tests {
     #[case::another_mode(Some("a"), false, Some((Some("a"), true)), Copied::Proven)]
     #[case::driver_not_known(None, true, Some((Some("b"), true)), Copied::Said)]
     #[case::goldens_not_known(Some("a"), true, Some((None, true)), Copied::Said)]
-    #[case::no_golden(Some("a"), true, None, Copied::Said)]
+    #[case::golden_gone(Some("a"), true, None, Copied::Proven)]
     fn what_bears_a_copy_out(
         #[case] provisioner: Option<&str>,
         #[case] is_block: bool,

@@ -50,11 +50,11 @@ pub trait Surroundings {
     /// While it is not known.
     fn template_pool(&self, namespace: &str, name: &str) -> Known<Pool>;
 
-    /// Whether a DataVolume of this UID asks for a clone of the golden, and so was judged itself.
+    /// Whether a DataVolume of this UID asks for a clone of the golden in this class, and so was judged itself.
     ///
     /// # Errors
     /// While it is not known.
-    fn is_asked_by(&self, namespace: &str, volume: &OwnerReference, golden: &str) -> Known<bool>;
+    fn is_asked_by(&self, namespace: &str, volume: &OwnerReference, golden: &str, class: &StatedClass) -> Known<bool>;
 }
 
 impl Surroundings for Ledger {
@@ -74,7 +74,8 @@ impl Surroundings for Ledger {
         Self::template_pool(self, namespace, name)
     }
 
-    fn is_asked_by(&self, namespace: &str, volume: &OwnerReference, golden: &str) -> Known<bool> {
+    /// The ledger keeps no DataVolume's class.
+    fn is_asked_by(&self, namespace: &str, volume: &OwnerReference, golden: &str, _: &StatedClass) -> Known<bool> {
         Self::is_asked_by(self, namespace, &volume.name, &volume.uid, golden)
     }
 }
@@ -295,7 +296,9 @@ impl Clones for Claim {
         let Some(spec) = self.spec.read() else { return reader.unreadable(&self.spec) };
         let annotations = annotations_of(&self.metadata);
         let target = claim_target(spec, reader.own(), reader.catalog(), None);
-        let asked = former_clone(&self.metadata, annotations, around)?;
+        let former_class = annotations.get(marks::FORMER_CLASS).map(String::as_str);
+        let class = StatedClass::of(former_class.or(spec.storage_class_name.as_deref()));
+        let asked = former_clone(&self.metadata, annotations, &class, around)?;
         let requests = [target, asked.map(|name| Target::Claim(name.to_owned()))].into_iter().flatten().map(|target| {
             reader.request(Some(target), || {
                 let clue = disk_pool(reader.own(), &texts(self.metadata.labels.as_ref()), annotations, None);
@@ -315,12 +318,17 @@ pub fn controlling_volume(meta: &ObjectMeta) -> Option<&OwnerReference> {
 
 /// The golden that CDI is asked to copy onto a claim in its former way: an annotation, which CDI heeds on any claim, whoever wrote it, until
 /// it says there that it is done. Where CDI wrote it for a DataVolume, that was judged already.
-fn former_clone<'a>(meta: &ObjectMeta, annotations: &'a BTreeMap<String, String>, around: &dyn Surroundings) -> Known<Option<&'a str>> {
+fn former_clone<'a>(
+    meta: &ObjectMeta,
+    annotations: &'a BTreeMap<String, String>,
+    class: &StatedClass,
+    around: &dyn Surroundings,
+) -> Known<Option<&'a str>> {
     let asked = former_request(annotations, around.catalog_namespace()).filter(|_| !annotations.contains_key(marks::CDI_CLONE_OF));
     // CDI names the claim of a DataVolume after it.
     let volume = controlling_volume(meta).filter(|volume| meta.name.as_ref() == Some(&volume.name));
     let (Some(golden), Some(volume)) = (asked, volume) else { return Ok(asked) };
-    let is_judged = around.is_asked_by(meta.namespace.as_deref().unwrap_or_default(), volume, golden)?;
+    let is_judged = around.is_asked_by(meta.namespace.as_deref().unwrap_or_default(), volume, golden, class)?;
     Ok((!is_judged).then_some(golden))
 }
 

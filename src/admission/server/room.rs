@@ -7,7 +7,7 @@ use tokio::sync::{Mutex, MutexGuard, Semaphore, SemaphorePermit};
 const LARGE: usize = 256 << 10;
 
 /// Room for questions while they arrive.
-pub(super) struct Arriving {
+struct Arriving {
     /// A permit for each byte.
     free: Semaphore,
     /// Whoever holds it needs no room: of those that have filled all of it with their beginnings, one at a time can end.
@@ -15,13 +15,30 @@ pub(super) struct Arriving {
 }
 
 impl Arriving {
-    pub(super) fn new(bytes: usize) -> Self {
+    fn new(bytes: usize) -> Self {
         Self { free: Semaphore::new(bytes.min(Semaphore::MAX_PERMITS)), beyond: Mutex::new(()) }
     }
 
     /// Nothing yet, for one question.
-    pub(super) fn begin(&self) -> Begun<'_> {
+    fn begin(&self) -> Begun<'_> {
         Begun { arriving: self, counted: None, beyond: None }
+    }
+}
+
+/// Room for questions while they arrive, by what they announce: those that wait for the large ones' room hold up no others.
+pub(super) struct Arrivals {
+    small: Arriving,
+    large: Arriving,
+}
+
+impl Arrivals {
+    pub(super) fn new(bytes: usize) -> Self {
+        Self { small: Arriving::new(bytes / 2), large: Arriving::new(bytes / 2) }
+    }
+
+    /// Nothing yet, for one question of so many bytes.
+    pub(super) fn begin(&self, length: usize) -> Begun<'_> {
+        if length > LARGE { self.large.begin() } else { self.small.begin() }
     }
 }
 
@@ -106,6 +123,15 @@ mod tests {
         assert!(room.take(1).now_or_never().is_none());
         drop(small);
         assert!(room.take(0).now_or_never().is_some());
+    }
+
+    #[test]
+    fn large_questions_that_arrive_hold_up_no_others() {
+        let arrivals = Arrivals::new(4 << 20);
+        let mut large: Vec<_> = (0..8).map(|_| arrivals.begin(LARGE + 1)).collect();
+        let come = large.iter_mut().filter_map(|begun| begun.grow(1 << 20).now_or_never()).count();
+        assert_eq!(come, 3, "two in their half, and one beyond");
+        assert!(arrivals.begin(LARGE).grow(LARGE).now_or_never().is_some());
     }
 
     #[test]

@@ -253,16 +253,16 @@ fn r23_a_golden_without_a_claim_is_fenced_by_its_data_volume(#[case] change: Val
 
 /// CDI made the claim from what it knew of the DataVolume before that was closed; or the claim lost its mark, and goes with the DataVolume.
 #[rstest]
-#[case::the_claim_came_open(&[], &[(marks::RETIRING, "closed since 2026")], true, &[Rule::R23])]
-#[case::both_open(&[], &[], true, &[])]
-#[case::half_opened(&[], &[(marks::RETIRING, "since 2026")], true, &[Rule::R23])]
-#[case::half_closed(&[(marks::RETIRING, "closed since 2026")], &[], true, &[Rule::R23])]
-#[case::without_its_mark(&[], &[(marks::RETIRING, "closed since 2026")], false, &[Rule::R23])]
+#[case::the_claim_came_open(&[], &[(marks::RETIRING, "closed since 2026")], true, true)]
+#[case::both_open(&[], &[], true, false)]
+#[case::half_opened(&[], &[(marks::RETIRING, "since 2026")], true, true)]
+#[case::half_closed(&[(marks::RETIRING, "closed since 2026")], &[], true, true)]
+#[case::without_its_mark(&[], &[(marks::RETIRING, "closed since 2026")], false, true)]
 fn r23_of_claim_and_data_volume_the_stricter_counts(
     #[case] on_claim: &[(&str, &str)],
     #[case] on_volume: &[(&str, &str)],
     #[case] is_marked: bool,
-    #[case] expected: &[Rule],
+    #[case] is_fenced: bool,
 ) {
     let map =
         |pairs: &[(&str, &str)]| pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<BTreeMap<_, _>>();
@@ -276,7 +276,8 @@ fn r23_of_claim_and_data_volume_the_stricter_counts(
         claim["metadata"]["labels"] = json!({});
     }
     let verdict = verdict(facts_of(claim, Some(volume), &[]));
-    assert_eq!(broken(&verdict), expected, "{verdict:?}");
+    assert_eq!(broken(&verdict).contains(&Rule::R23), is_fenced, "{verdict:?}");
+    assert!(broken(&verdict).contains(&Rule::R13), "nobody finishes what no image makes: {verdict:?}");
 }
 
 /// Its DataVolume went, and Kubernetes has not collected it yet: nobody fills it any more. A bound one is a golden that stays.

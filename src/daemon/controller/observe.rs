@@ -187,18 +187,24 @@ impl Term {
                 blockers.push(odd);
                 continue;
             }
-            if !marked.contains(golden) {
+            // One on record that lost its mark is there still: it gets the mark again, and goes by the fence.
+            let on_record = status.of_golden(golden).and_then(|record| record.claim_uid.as_ref());
+            let found = cluster.claims.get(catalog, golden);
+            let is_on_record = on_record.is_some() && found.as_ref().and_then(|claim| claim.metadata.uid.as_ref()) == on_record;
+            if !marked.contains(golden) && !is_on_record {
                 continue;
             }
             retirement.is_left = true;
-            let claim = cluster.claims.get(catalog, golden).map(|claim| claim.metadata.deletion_timestamp.is_some());
+            let claim = found.as_ref().map(|claim| claim.metadata.deletion_timestamp.is_some());
             let volume = || cluster.volumes.get(catalog, golden).is_some_and(|volume| volume.metadata.deletion_timestamp.is_some());
             if claim.unwrap_or_else(volume) {
                 let pods = cluster.pods.all();
                 retirement.going.push(going_message(pods.iter().map(|pod| &**pod), catalog, golden));
                 continue;
             }
-            blockers.extend(self.blockers(golden, status.identity.as_ref(), &classes));
+            // By what the fence goes: its own label, then the record, which is lost where the image was made again.
+            let identity = found.as_ref().and_then(|claim| claim.metadata.labels.as_ref()?.get(marks::IDENTITY));
+            blockers.extend(self.blockers(golden, identity.or(status.identity.as_ref()), &classes));
         }
         retirement.blockers = (!blockers.is_empty()).then(|| blockers.join("; "));
         retirement

@@ -119,9 +119,8 @@ pub(super) fn candidates(shared: &Shared) -> Option<Vec<Candidate>> {
         let parts = parts(claim.as_deref(), volume.as_deref(), catalog);
         let (has_claim, has_volume) = (parts.claim.is_some(), parts.volume.is_some());
         let image = image_of(&name, parts, &of_golden, |name| cluster.images.get("", name));
-        let of_golden = volume.as_deref().filter(|_| has_volume);
-        let is_leaving =
-            image.as_deref().is_some_and(|image| is_leaving(image, &name, of_golden, |record| is_seen_to_stand(shared, record)));
+        let of_it = (claim.as_deref().filter(|_| has_claim), volume.as_deref().filter(|_| has_volume));
+        let is_leaving = image.as_deref().is_some_and(|image| is_leaving(image, &name, of_it, |record| is_seen_to_stand(shared, record)));
         let of = image.as_ref().map(|image| image.name_any()).or_else(|| label(parts, marks::IMAGE));
         let odd = unreadable(cluster, catalog, &name, of.as_deref());
         let wish = wish(&name, parts, image.as_deref(), is_leaving);
@@ -179,10 +178,17 @@ fn whose(owner: &Owner<'_>, parts: Parts<'_>) -> Whose {
 
 /// Whether the golden's own target was taken out, and another golden can stand in: `stands` is whether that one is there. One that was never
 /// finished is nothing that another would have to stand in for.
-fn is_leaving(image: &GoldenImage, golden: &str, volume: Option<&DataVolume>, stands: impl Fn(&TargetStatus) -> bool) -> bool {
+fn is_leaving(
+    image: &GoldenImage,
+    golden: &str,
+    (claim, volume): (Option<&Claim>, Option<&DataVolume>),
+    stands: impl Fn(&TargetStatus) -> bool,
+) -> bool {
     let is_unfinished = || {
         let is_made = image.status.as_ref().and_then(|status| status.of_golden(golden)).is_some_and(TargetStatus::is_made);
-        !is_made && volume.is_some_and(|volume| facts::volume_seen(volume).phase != "Succeeded")
+        // CDI binds the claim of what it has filled a moment before it says so.
+        let is_bound = claim.is_some_and(|claim| facts::claim_seen(claim).phase == "Bound");
+        !is_made && !is_bound && volume.is_some_and(|volume| facts::volume_seen(volume).phase != "Succeeded")
     };
     !is_to_go(image)
         && match place(image, golden, stands) {
@@ -227,7 +233,8 @@ pub(super) async fn is_wished_still(shared: &Shared, client: &Client, candidate:
         let Some(image) = &live else { return Ok(false) };
         let standing = standing(client, &shared.catalog, image, &candidate.name).await?;
         let stands = |record: &TargetStatus| record.golden.as_ref().is_some_and(|golden| standing.contains(golden));
-        if !is_leaving(image, &candidate.name, candidate.volume.as_deref(), stands) {
+        let volume = look(Api::<DataVolume>::namespaced(client.clone(), &shared.catalog), &shared.catalog, &candidate.name).await?;
+        if !is_leaving(image, &candidate.name, (candidate.claim.as_deref(), volume.as_ref()), stands) {
             return Ok(false);
         }
     }
@@ -536,7 +543,7 @@ mod tests {
         };
         let (first, local) = (claim("g", json!({})), claim("g-local", json!({})));
         let wish = |claim: &Claim, image: Option<&GoldenImage>| {
-            let is_leaving = image.is_some_and(|image| is_leaving(image, &claim.name_any(), None, |_| true));
+            let is_leaving = image.is_some_and(|image| is_leaving(image, &claim.name_any(), (None, None), |_| true));
             wish(&claim.name_any(), alone(claim), image, is_leaving)
         };
         let both = image(json!([{}, { "storageClassName": "local" }]), "True");
@@ -558,15 +565,21 @@ mod tests {
             assert_eq!(place(&held, "g-local", |_| true), expected, "{reason}");
         }
         // One that was never finished is nothing that another would have to stand in for, and is the last of nothing.
-        for (phase, has_record, expected) in
-            [("ImportInProgress", false, true), ("Succeeded", false, false), ("ImportInProgress", true, false)]
-        {
+        for (phase, claim, has_record, expected) in [
+            ("ImportInProgress", "Pending", false, true),
+            ("Succeeded", "Bound", false, false),
+            ("ImportInProgress", "Bound", false, false),
+            ("ImportInProgress", "Pending", true, false),
+        ] {
             let mut last = image(json!([{}]), "False");
             if !has_record {
                 last.status.as_mut().expect("status").targets[1].claim_uid = None;
             }
             let volume = volume_of(&local, phase);
-            assert_eq!(is_leaving(&last, "g-local", Some(&volume), |_| true), expected, "{phase}, recorded: {has_record}");
+            let mut of_it = local.clone();
+            of_it.status = serde_json::from_value(json!({ "phase": claim })).expect("a status");
+            let of_it = (Some(&of_it), Some(&volume));
+            assert_eq!(is_leaving(&last, "g-local", of_it, |_| true), expected, "{phase}, {claim}, recorded: {has_record}");
         }
         let forced = claim("g-local", json!({ marks::FORCE_RETIRE: "poisoned" }));
         assert_eq!((wish(&forced, Some(&one)), wish(&forced, Some(&both))), (Wish::Force("poisoned".into()), Wish::Keep));

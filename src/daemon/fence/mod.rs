@@ -53,6 +53,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 const SLOWLY: Duration = Duration::from_secs(10);
 /// The wait between two attempts at what the API server does not let be done.
 const FAILED: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+/// How many times as long as a look took nothing is looked at where goldens only wait for their consumers: counting those of a golden that
+/// 100,000 disks need, at each change in a large cluster, would keep a core busy for as long as it is in use.
+const REST: u32 = 20;
 /// How often all goldens are looked at when nothing is heard of any.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -111,10 +114,12 @@ pub(super) async fn keep(shared: Arc<Shared>, client: Client, stop: Cancellation
         consumers.mark_unchanged();
         goldens.mark_unchanged();
         // The only failure that ends a round is that another leads.
+        let began = Instant::now();
         let Ok(next) = round(&shared, &client, &mut memory).await else { return };
+        let rest = if next.is_resting { (REST * began.elapsed()).min(SLOWLY) } else { Duration::ZERO };
         let is_heard = tokio::select! { () = stop.cancelled() => return, is_heard = hear(next, &mut goldens, &mut consumers) => is_heard };
         if is_heard {
-            tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(GATHER.min(next.pause)) => {} }
+            tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(GATHER.min(next.pause).max(rest)) => {} }
         }
     }
 }
@@ -136,6 +141,8 @@ struct Next {
     pause: Duration,
     /// Whether a golden waits for its consumers.
     is_waiting: bool,
+    /// Whether that is all there is to do.
+    is_resting: bool,
 }
 
 impl Next {
@@ -147,13 +154,14 @@ impl Next {
             Step::Rest | Step::Mark(_) | Step::Delete => SLOWLY,
         };
         let slowest = if steps.is_empty() { IDLE } else { SLOWLY };
-        Self { pause: steps.iter().map(pause).fold(slowest, Duration::min), is_waiting: !steps.is_empty() }
+        let is_resting = steps.iter().all(|step| *step == Step::Rest);
+        Self { pause: steps.iter().map(pause).fold(slowest, Duration::min), is_waiting: !steps.is_empty(), is_resting }
     }
 }
 
 async fn round(shared: &Shared, client: &Client, memory: &mut Memory) -> kube::Result<Next> {
     // Nothing is known of a kind that was taken away and comes back, until it is read.
-    let Some(seen) = candidates(shared) else { return Ok(Next { pause: AGAIN, is_waiting: false }) };
+    let Some(seen) = candidates(shared) else { return Ok(Next { pause: AGAIN, is_waiting: false, is_resting: false }) };
     memory.keep(&seen);
     forget_troubles(shared, &seen.iter().map(|candidate| candidate.name.clone()).collect());
     let (mut steps, mut to_ask) = (Vec::new(), Vec::new());
@@ -196,7 +204,7 @@ async fn round(shared: &Shared, client: &Client, memory: &mut Memory) -> kube::R
     memory.question = Tried::default();
     // The look takes its time in a large cluster. What was wished for, and what could stand in, is asked again after it: the
     // last mark has no way back. Only this loop writes the fence, so the wait that is over stays over.
-    let Some(now) = candidates(shared) else { return Ok(Next { pause: AGAIN, is_waiting: true }) };
+    let Some(now) = candidates(shared) else { return Ok(Next { pause: AGAIN, is_waiting: true, is_resting: false }) };
     for candidate in now.iter().filter(|candidate| to_ask.contains(&candidate.key())) {
         memory.asked.insert(candidate.key(), needed(shared, &fresh, candidate));
         let step = next(shared, candidate, memory);
@@ -360,15 +368,15 @@ mod tests {
     #[test]
     fn the_next_look_is_due_when_the_first_golden_can_go_on() {
         let wait = |seconds| Step::Wait(Duration::from_secs(seconds));
-        for (steps, pause, is_waiting) in [
-            (vec![], IDLE, false),
-            (vec![Step::Rest], SLOWLY, true),
-            (vec![wait(3), Step::Rest, wait(2)], Duration::from_secs(2), true),
-            (vec![wait(75)], SLOWLY, true),
-            (vec![wait(75), Step::Ask], AGAIN, true),
-            (vec![Step::Mark(Fence::Retired), Step::Delete], SLOWLY, true),
+        for (steps, pause, is_waiting, is_resting) in [
+            (vec![], IDLE, false, true),
+            (vec![Step::Rest], SLOWLY, true, true),
+            (vec![wait(3), Step::Rest, wait(2)], Duration::from_secs(2), true, false),
+            (vec![wait(75)], SLOWLY, true, false),
+            (vec![wait(75), Step::Ask], AGAIN, true, false),
+            (vec![Step::Mark(Fence::Retired), Step::Delete], SLOWLY, true, false),
         ] {
-            assert_eq!(Next::after(&steps), Next { pause, is_waiting }, "{steps:?}");
+            assert_eq!(Next::after(&steps), Next { pause, is_waiting, is_resting }, "{steps:?}");
         }
     }
 
@@ -392,7 +400,7 @@ mod tests {
             if consumer {
                 consumers.send_replace(());
             }
-            let next = Next { pause: IDLE, is_waiting };
+            let next = Next { pause: IDLE, is_waiting, is_resting: false };
             let heard = hear(next, &mut heard_goldens, &mut heard_consumers).now_or_never();
             assert_eq!(heard, expected, "waiting: {is_waiting}, golden: {golden}, consumer: {consumer}");
         }

@@ -340,7 +340,8 @@ impl Judgement<'_> {
         let holds = source.capacity.unwrap_or(request);
         let can_grow = class.is_none_or(|class| class.allows_expansion);
         // What is told is what then passes: CDI's share comes on top of what is written.
-        let smallest = volume.smallest_for(request, shape);
+        let is_of_a_snapshot = matches!(self.request.source, Source::Snapshot(_));
+        let smallest = if is_of_a_snapshot { request } else { volume.smallest_for(request, shape) };
         let advice = if can_grow {
             format!("write a size of {smallest} or more")
         } else if volume.requested(smallest, shape) <= holds {
@@ -348,8 +349,9 @@ impl Judgement<'_> {
         } else {
             format!("no size in `spec.storage` fits: use `spec.pvc`, to which nothing is added, with a size of {request}")
         };
-        // Of a device CDI compares what is written (`validateClone`), before the class's minimum is put in its place.
-        let is_as_written = source.volume_mode == Some(VolumeMode::Block) && matches!(self.request.source, Source::Claim(_));
+        // Of a device, and of a snapshot of either kind, CDI compares what is written (`validateClone`, `ValidateSnapshotClone`), before
+        // anything is added to it.
+        let is_as_written = source.volume_mode == Some(VolumeMode::Block) || is_of_a_snapshot;
         let counted = if is_as_written { size.min(requested) } else { requested };
         if counted < request {
             let (small, large) = in_one_unit(counted, request);

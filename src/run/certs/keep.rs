@@ -111,9 +111,15 @@ impl Keeper {
                 outcome = tokio::time::timeout(Duration::from_secs(30), look) => outcome,
             };
             let outcome = outcome.unwrap_or_else(|_| Err(Error::Issue("the API server did not answer within 30 s".to_owned())));
-            let callers = match (&outcome, &self.configurations) {
-                (Ok((found, _)), Some(name)) if self.resolver.asks_callers(found) => told::told(&client, name, found).await,
-                _ => Told::Nothing,
+            let ask = async {
+                match (&outcome, &self.configurations) {
+                    (Ok((found, _)), Some(name)) if self.resolver.asks_callers(found) => told::told(&client, name, found).await,
+                    _ => Told::Nothing,
+                }
+            };
+            let callers = tokio::select! {
+                () = stop.cancelled() => break,
+                callers = ask => callers,
             };
             let pause = self.take(outcome, callers, &mut trouble).min(self.interval);
             tokio::select! {
