@@ -17,7 +17,7 @@ use crate::{
         marks,
     },
     world::{
-        evidence::{goes_with, is_guarded, texts},
+        evidence::{goes_with, is_guarded, owning_volume, texts},
         facts,
         ledger::{GoldenKey, Storage},
     },
@@ -91,8 +91,7 @@ async fn decide(request: &Request, scene: &Scene, live: &Live, daemon: &str) -> 
 fn begins(request: &Request, scene: &Scene, daemon: &str) -> Known<Answer> {
     let Some(new) = &request.object else { return Ok(Answer::allow()) };
     let new: Meta = review::read(new)?;
-    let is_retired = Fence::of(&texts(new.metadata.annotations.as_ref())) == Fence::Retired;
-    if !is_guarded(&new.metadata, &scene.catalog) || !is_retired {
+    if !is_guarded(&new.metadata, &scene.catalog) || facts::fence(&new.metadata) != Fence::Retired {
         return Ok(Answer::allow());
     }
     let name = new.metadata.name.clone().unwrap_or_default();
@@ -167,9 +166,7 @@ async fn holds(request: &Request, old: &Object, name: &str, scene: &Scene, live:
         (claim, Standing::There(Box::new(volume)))
     } else {
         let claim: Claim = review::read(old)?;
-        let owners = claim.metadata.owner_references.iter().flatten();
-        let owner = owners.into_iter().find(|owner| owner.controller == Some(true) && owner.kind == "DataVolume").cloned();
-        let standing = match owner {
+        let standing = match owning_volume(&claim.metadata).cloned() {
             None => Standing::None,
             Some(owner) => {
                 let volume = live.volume(&owner.name).await?.filter(|volume| volume.metadata.uid.as_deref() == Some(&owner.uid));

@@ -9,7 +9,11 @@ use crate::{
         golden::{Vouched, golden_ready, is_temporary},
         marks,
     },
-    world::{Parts, evidence::object_marks, facts},
+    world::{
+        Parts,
+        evidence::{object_marks, owning_volume},
+        facts,
+    },
 };
 
 /// What was read under a name.
@@ -128,10 +132,8 @@ fn claim_annotation<'a>(claim: &'a Claim, key: &str) -> Option<&'a str> {
 
 /// Whether a claim goes with a DataVolume that is gone: nothing fills it any more. One that is bound is a golden that stays.
 fn is_left(claim: &Claim, volume: Option<&DataVolume>) -> bool {
-    let owners = claim.metadata.owner_references.iter().flatten();
-    let mut volumes = owners.filter(|owner| owner.controller == Some(true) && owner.kind == "DataVolume");
     let is_gone = |uid: &str| volume.is_none_or(|volume| volume.metadata.uid.as_deref() != Some(uid));
-    volumes.any(|owner| is_gone(&owner.uid)) && facts::claim_seen(claim).phase != "Bound"
+    owning_volume(&claim.metadata).is_some_and(|owner| is_gone(&owner.uid)) && facts::claim_seen(claim).phase != "Bound"
 }
 
 fn made(golden: &str, claim: &Claim, image: Option<&ImageFacts>, parts: Parts<'_>, found: &Found) -> GoldenFacts {

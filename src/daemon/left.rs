@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::{api::core::v1::ObjectReference, jiff::Timestamp};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Api, Client, Resource as _, ResourceExt as _,
     api::{DeleteParams, Preconditions},
@@ -25,7 +25,7 @@ use crate::{
         client::is_lost,
         events::{self, Severity},
     },
-    world::ledger::{GoldenKey, Storage},
+    world::ledger::GoldenKey,
 };
 
 /// How soon is looked again where something is not known, or was not as it seemed.
@@ -142,9 +142,8 @@ fn found(shared: &Shared) -> Option<Vec<(Arc<DataVolume>, String)>> {
 /// Whether anything waits for the golden, or may while not all is known.
 fn is_waited_for(shared: &Shared, golden: &str) -> bool {
     let classes = observe::classes(&shared.cluster);
-    let independent = &shared.usage.settings().independent_classes;
-    let storage = Storage { classes: &classes, independent, now: Timestamp::now().as_second() };
-    shared.consumers.read().consumers(GoldenKey::named(golden), storage).map_or(true, |consumers| consumers.blocking() > 0)
+    let needed = shared.consumers.read().consumers(GoldenKey::named(golden), shared.usage.storage(&classes));
+    needed.map_or(true, |consumers| consumers.blocking() > 0)
 }
 
 /// Whether an image of the name that the import was made for sees to it: one of another source never looks at it, unless it has not

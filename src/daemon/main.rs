@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::jiff::Timestamp;
 use tokio::{net::TcpListener, sync::Notify};
 
 use super::{
@@ -27,7 +26,7 @@ use crate::{
     },
     source::Egress,
     spool::{self, Store},
-    world::{ConsumerWatch, ledger::Storage},
+    world::ConsumerWatch,
 };
 
 /// How long tasks may take to end.
@@ -237,8 +236,7 @@ async fn run(arguments: RunArguments, settings: Settings) -> Result<ExitCode, Fa
         let make = move || {
             let inventory = consumers::Inventory::of(&cluster);
             let standing = inventory.standing(&shared.catalog);
-            let (classes, independent) = (&inventory.classes, &shared.usage.settings().independent_classes);
-            let storage = Storage { classes, independent, now: Timestamp::now().as_second() };
+            let storage = shared.usage.storage(&inventory.classes);
             page::look(&cluster, &namespace, metrics.is_leading(), |image| {
                 page::users(&shared.consumers, &inventory.goldens(image, &standing, &shared.index), storage)
             })

@@ -7,7 +7,10 @@ mod unreadable;
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+    jiff::Timestamp,
+};
 use serde::de::DeserializeOwned;
 
 use super::ledger::{DiskProgress, Facts, Kind, Reference, Target, parse_uid};
@@ -60,6 +63,11 @@ pub fn texts(map: Option<&BTreeMap<String, String>>) -> Cow<'_, BTreeMap<String,
 pub(super) fn controller(meta: &ObjectMeta) -> Option<(&str, &str)> {
     let owners = meta.owner_references.as_deref().unwrap_or_default();
     owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| (owner.kind.as_str(), owner.name.as_str()))
+}
+
+/// The DataVolume that controls a claim. Of the kind alone: who guards a golden asks no further.
+pub fn owning_volume(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true) && owner.kind == "DataVolume")
 }
 
 /// The VirtualMachine that owns a DataVolume made from its templates.

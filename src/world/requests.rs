@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use super::{
     evidence::{
         claim_target, data_source_target, former_request, instance_labels, is_prepopulated, machine_namespace, outside_target,
-        owning_machine, template_machine, template_pool, texts, unreadable_references, volume_target,
+        owning_machine, owning_volume, template_machine, template_pool, texts, unreadable_references, volume_target,
     },
     ledger::{Chain, Ledger, Target},
 };
@@ -181,7 +181,6 @@ impl<'a> Reader<'a> {
         let Some((source, through)) = self.source(target)? else { return Ok(None) };
         let disk = disk()?;
         let claim = disk.claim;
-        let former_class = disk.annotations.get(marks::FORMER_CLASS).map(String::as_str);
         let relevant = [marks::GOLDEN, marks::CDI_USE_POPULATOR, marks::CDI_CLONE_TYPE];
         let annotations = relevant.iter().filter_map(|key| Some(((*key).to_owned(), disk.annotations.get(*key)?.clone()))).collect();
         Ok(Some(CloneRequest {
@@ -189,7 +188,7 @@ impl<'a> Reader<'a> {
             source,
             through,
             shape: disk.shape,
-            class: StatedClass::of(former_class.or_else(|| claim?.storage_class_name.as_deref())),
+            class: stated_class(disk.annotations, claim),
             size: stated_size(claim),
             volume_mode: claim.and_then(|claim| claim.volume_mode.as_deref()).and_then(VolumeMode::parse),
             // Absent and empty mean a disk.
@@ -232,6 +231,12 @@ fn shape(spec: &DataVolumeSpec) -> (Shape, Option<&ClaimSpec>) {
         Some(claim) => (Shape::Claim, Some(claim)),
         None => (Shape::Storage, spec.storage.as_ref()),
     }
+}
+
+/// The class that a disk states; Kubernetes reads the former annotation first.
+fn stated_class(annotations: &BTreeMap<String, String>, claim: Option<&ClaimSpec>) -> StatedClass {
+    let former = annotations.get(marks::FORMER_CLASS).map(String::as_str);
+    StatedClass::of(former.or_else(|| claim?.storage_class_name.as_deref()))
 }
 
 fn stated_size(claim: Option<&ClaimSpec>) -> StatedSize {
@@ -296,8 +301,7 @@ impl Clones for Claim {
         let Some(spec) = self.spec.read() else { return reader.unreadable(&self.spec) };
         let annotations = annotations_of(&self.metadata);
         let target = claim_target(spec, reader.own(), reader.catalog(), None);
-        let former_class = annotations.get(marks::FORMER_CLASS).map(String::as_str);
-        let class = StatedClass::of(former_class.or(spec.storage_class_name.as_deref()));
+        let class = stated_class(annotations, Some(spec));
         let asked = former_clone(&self.metadata, annotations, &class, around)?;
         let requests = [target, asked.map(|name| Target::Claim(name.to_owned()))].into_iter().flatten().map(|target| {
             reader.request(Some(target), || {
@@ -312,8 +316,7 @@ impl Clones for Claim {
 
 /// The DataVolume that controls a claim.
 pub fn controlling_volume(meta: &ObjectMeta) -> Option<&OwnerReference> {
-    let mut owners = meta.owner_references.iter().flatten();
-    owners.find(|owner| owner.controller == Some(true) && owner.kind == "DataVolume" && owner.api_version.starts_with("cdi.kubevirt.io/"))
+    owning_volume(meta).filter(|owner| owner.api_version.starts_with("cdi.kubevirt.io/"))
 }
 
 /// The golden that CDI is asked to copy onto a claim in its former way: an annotation, which CDI heeds on any claim, whoever wrote it, until

@@ -99,6 +99,11 @@ impl Usage {
         &self.settings
     }
 
+    /// What tells, now, which finished clones depend on their golden.
+    pub fn storage<'a>(&'a self, classes: &'a Classes) -> Storage<'a> {
+        Storage { classes, independent: &self.settings.independent_classes, now: Timestamp::now().as_second() }
+    }
+
     fn published(&self) -> MutexGuard<'_, HashMap<String, Published>> {
         self.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -128,8 +133,7 @@ impl Usage {
     }
 
     fn count(&self, shared: &Shared, image: &GoldenImage, inventory: &Inventory, standing: &Standing<'_>) -> Known<Counts> {
-        let independent = &self.settings.independent_classes;
-        let storage = Storage { classes: &inventory.classes, independent, now: Timestamp::now().as_second() };
+        let storage = self.storage(&inventory.classes);
         let goldens = inventory.goldens(image, standing, &shared.index);
         shared.consumers.read().consumers_of(goldens.keys(), storage).map(|consumers| Counts::of(&consumers))
     }

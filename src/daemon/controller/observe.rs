@@ -18,10 +18,7 @@ use crate::{
     model::{Digest, DiskSize, GoldenName, Identity, Image, Target},
     rules::{ImporterFacts, Reason, access, class::Classes, marks, pods::going_message, whose::Whose},
     spool::{Grant, Record, Verified},
-    world::{
-        evidence::is_guarded,
-        ledger::{GoldenKey, Storage},
-    },
+    world::{evidence::is_guarded, ledger::GoldenKey},
 };
 
 /// How long the spool's volume may take to say what it has.
@@ -122,8 +119,7 @@ impl Term {
 
     /// Who needs a golden, in words; nobody, or why that is not known.
     fn blockers(&self, golden: &str, identity: Option<&String>, classes: &Classes) -> Option<String> {
-        let independent = &self.shared.usage.settings().independent_classes;
-        let storage = Storage { classes, independent, now: Timestamp::now().as_second() };
+        let storage = self.shared.usage.storage(classes);
         let identity: Option<Identity> = identity.and_then(|identity| identity.parse().ok());
         match self.shared.consumers.read().consumers(GoldenKey { name: golden, identity: identity.as_ref() }, storage) {
             Ok(consumers) => consumers.blockers(10),

@@ -10,7 +10,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::jiff::Timestamp;
 use kube::{Client, ResourceExt as _};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -36,7 +35,7 @@ use crate::{
     },
     world::{
         fresh_ledger,
-        ledger::{GoldenKey, Ledger, Storage},
+        ledger::{GoldenKey, Ledger},
     },
 };
 
@@ -216,10 +215,8 @@ async fn round(shared: &Shared, client: &Client, memory: &mut Memory) -> kube::R
 
 fn needed(shared: &Shared, ledger: &Ledger, candidate: &Candidate) -> Known<Consumers> {
     let classes = crate::golden::observe::classes(&shared.cluster);
-    let independent = &shared.usage.settings().independent_classes;
-    let storage = Storage { classes: &classes, independent, now: Timestamp::now().as_second() };
     let identity = candidate.identity();
-    ledger.consumers(GoldenKey { name: &candidate.name, identity: identity.as_ref() }, storage)
+    ledger.consumers(GoldenKey { name: &candidate.name, identity: identity.as_ref() }, shared.usage.storage(&classes))
 }
 
 fn next(shared: &Shared, candidate: &Candidate, memory: &mut Memory) -> Step {
